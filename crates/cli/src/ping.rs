@@ -1,5 +1,5 @@
-//! `sealwire ping`: which replicas of a service are there, or, for an agent, whether the service is.
-//! Never says that a replica takes messages unless it says so itself, through the broker.
+//! `sealwire ping`: which replicas of a service are up or, for an agent, whether the service can be reached.
+//! Never reports that a replica takes messages unless the replica says so itself, through the broker.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::output::Output;
 use crate::runtime::block_on;
 use crate::when;
 
-/// Ask which replicas of a service are there, or whether a service is there for an agent
+/// Check which replicas of a service are up, or whether an agent can reach a service
 ///
 /// With `--config`: asks all replicas through the broker, as the service's own user. A service with a key (`service_key` in its
-/// configuration) signs the answers: one that is not signed by it is listed, and does not count. Without a key nothing can be
+/// configuration) signs the answers; an answer without its signature is listed but not counted. Without a key, nothing can be
 /// verified.
 ///
-/// With SERVICE: asks as the agent of `--creds`, which may not ask replicas, by a call of `rpc.can` that changes nothing. An
-/// answer that the service signed for this call shows that it is there and the real one, and that it knows this agent;
-/// what it answers, or that its policy denies the call, does not matter.
+/// With SERVICE: calls `rpc.can`, which changes nothing, as the agent of `--creds`; agents may not ask the replicas. An answer
+/// that the service signed for this call proves that the service is up and genuine, and knows this agent. What the answer says,
+/// even that the policy denies the call, does not matter.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -34,7 +34,7 @@ Examples:
   sealwire ping --config sealwire.toml --own /run/sealwire/state.json
   sealwire ping --creds planner.creds.json math
 
-The third one is for health checks: it asks the replica beside us.")]
+The third one is for health checks: it asks the replica on the same machine.")]
 pub(crate) struct Ping {
     /// The service's configuration file
     #[arg(long, value_name = "FILE")]
@@ -42,16 +42,16 @@ pub(crate) struct Ping {
     /// The agent's credentials file
     #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
     creds: Option<PathBuf>,
-    /// The service, for an agent
+    /// The service to reach as an agent
     #[arg(value_name = "SERVICE", conflicts_with_all = ["config", "at_least", "own"])]
     service: Option<String>,
-    /// How many replicas must take messages
+    /// How many replicas must be taking messages
     #[arg(long, value_name = "N", default_value_t = 1)]
     at_least: usize,
-    /// The replica that must take messages: the one that keeps its state in this file (`sealwire serve --state-file`)
+    /// The replica that must be taking messages: the one that keeps its state in this file (`sealwire serve --state-file`)
     #[arg(long, value_name = "FILE", conflicts_with = "at_least")]
     own: Option<PathBuf>,
-    /// How long to listen, or to wait for the service
+    /// How long to wait for replicas to answer, or for the service
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = when::duration)]
     within: Duration,
 }
@@ -64,7 +64,7 @@ impl Ping {
             (None, None) => {
                 let failure = Failure::new(Exit::Usage, "which service? name it, or its configuration with --config");
                 Err(failure.help(
-                    "as an agent: sealwire ping SERVICE, with --creds or SEALWIRE_CREDS; as who runs it: sealwire ping \
+                    "as an agent: sealwire ping SERVICE, with --creds or SEALWIRE_CREDS; as its operator: sealwire ping \
                      --config sealwire.toml",
                 ))
             }
@@ -79,13 +79,13 @@ impl Ping {
         let own = self.own.as_deref().map(instance).transpose()?;
         if own.is_some() && keys.is_empty() {
             let audience = endpoint.audience();
-            let failure = Failure::input(format!("{audience} has no key: whoever answers could be anybody"));
+            let failure = Failure::input(format!("{audience} has no key, so anybody could have answered"));
             return Err(failure.help(format!("name one as `service_key`: sealwire keys new-service {audience}")));
         }
         let enough = |found: &[Replica]| own.is_some() && found.iter().any(|replica| replica.verified);
         let found = block_on(replicas(&config.nats, &endpoint, &keys, own.as_deref(), self.within, enough))?;
         let found = found.or_fail(Exit::Transport)?;
-        // Without a key, all that is known is that only the service itself should be able to publish where it arrived.
+        // Without a key, all we have is that only the service's user should be able to publish where the answer arrived.
         let counts =
             |replica: &&Replica| replica.state == State::Ready.as_str() && (replica.verified || keys.is_empty());
         let ready = found.iter().filter(counts).count();
@@ -108,7 +108,7 @@ impl Ping {
         })?;
         if ready < self.at_least {
             let message = match own {
-                Some(_) => format!("the replica of {audience} beside us does not take messages"),
+                Some(_) => format!("this machine's replica of {audience} does not take messages"),
                 None => format!("{ready} replicas of {audience} take messages, not {}", self.at_least),
             };
             return Err(Failure::new(Exit::Transport, message));
@@ -133,7 +133,7 @@ fn instance(path: &Path) -> Result<String, Failure> {
     }
     let text = read_if_there(path)?;
     let kept = text.and_then(|text| serde_json::from_str(&text).ok());
-    // It becomes part of a subject.
+    // It becomes part of a subject, so it must be a valid name.
     let kept = kept.map(|Kept { instance }| instance).filter(|instance| Name::new(instance).is_ok());
     kept.ok_or_else(|| {
         let failure = Failure::new(Exit::Transport, format!("no replica keeps its state in `{}`", path.display()));

@@ -1,4 +1,4 @@
-//! `sealwire serve`: programs, or the demonstration methods, behind a configuration file.
+//! `sealwire serve`: serves programs, or the demonstration methods, as a configuration file says.
 //! Never starts with a configuration, key or policy that has an error.
 
 mod check;
@@ -24,13 +24,13 @@ use crate::{demo_methods, files, policy};
 
 /// Put programs behind the bus, as a configuration file says
 ///
-/// Each `[[backend]]` of the file is a program whose tools become methods (docs/backends.md). Without one in the file, the
-/// commands below serve one program, or the demonstration methods; everything else stands in the file all the same.
+/// Each `[[backend]]` in the file is a program whose tools become methods (docs/backends.md). If the file has none, the
+/// commands below serve a single program or the demonstration methods; all other settings still come from the file.
 ///
-/// Runs until SIGTERM or SIGINT, then finishes what it has accepted and ends. That takes `limits.drain_s` (30) seconds and
-/// twenty more at most, whatever the broker and the programs do; a second signal ends it at once. Keys, token keys, denylist and
-/// policies are read again when they change; SIGHUP is not needed for that, and is passed over, unless a terminal is closed that
-/// this was started on. One line on stdout says that the service takes messages.
+/// Runs until SIGTERM or SIGINT, then finishes the calls it has accepted and ends. That takes at most `limits.drain_s` (30)
+/// seconds plus twenty, whatever the broker and the programs do; a second signal ends it at once. Keys, token keys, denylist
+/// and policies are reread when they change. SIGHUP is not needed for that and is ignored, unless it comes because the terminal
+/// that the service was started on is closed. One line on stdout says when the service takes messages.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -61,26 +61,26 @@ pub(crate) struct Serve {
     what: Option<What>,
 }
 
-/// What all that is served takes.
+/// The options of `serve` and all its subcommands.
 #[derive(Args)]
 struct Options {
     /// The configuration file
     #[arg(long, global = true, value_name = "FILE", default_value = "sealwire.toml")]
     config: PathBuf,
-    /// Check configuration, keys and policies, and end: also for a program of your own, with the methods that its policies
-    /// declare
+    /// Check configuration, keys and policies without connecting to anything, then exit. Also works for a program of your own,
+    /// with the methods that its policies declare
     #[arg(long, global = true)]
     check: bool,
-    /// A file in which to keep this instance's id and state while it runs, for `sealwire ping --own`
+    /// Keep this instance's id and state in a file while it runs, for `sealwire ping --own`
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "check")]
     state_file: Option<PathBuf>,
-    /// Add every decision of the policy to this file, as a line of JSON with the declared parameters only, for
-    /// `sealwire policy diff --replay`; never holds up a call: what the file is too slow for is left out and counted
+    /// Append every policy decision to a file, as a line of JSON with only the declared parameters, for `sealwire policy diff
+    /// --replay`. Never delays a call: decisions that cannot be written fast enough are left out and counted
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "check")]
     record_decisions: Option<PathBuf>,
 }
 
-/// What is served instead of the backends of the file.
+/// What is served instead of the file's backends.
 #[derive(Subcommand)]
 enum What {
     /// Serve the demonstration methods, as `sealwire dev` and the cluster do
@@ -169,7 +169,7 @@ impl Serve {
     }
 }
 
-/// Where the approved definitions of tools are.
+/// The file of approved tool definitions, next to the configuration.
 pub(crate) fn lock_beside(config: &Path) -> PathBuf {
     config.with_file_name(Lock::FILE)
 }
@@ -214,13 +214,13 @@ async fn service<S: Send + Sync + 'static>(
     Ok((service, options))
 }
 
-/// Whether a file holds what [`serve`] keeps in it: it is overwritten, and removed in the end.
+/// Whether a file contains the state that [`serve`] writes, and may thus be overwritten and finally removed.
 fn is_state(text: &str) -> bool {
     let members = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).unwrap_or_default();
     members.keys().eq(["instance", "state"])
 }
 
-/// Serves until `shutdown`. Says once when the service takes messages, and keeps its state in a file if asked to.
+/// Serves until `shutdown`. Reports once that the service takes messages, and keeps its state in a file if asked to.
 async fn serve(
     service: &Service,
     config: &Config,
@@ -241,9 +241,9 @@ async fn serve(
                     files::write_public(path, &json!({ "instance": instance, "state": now.as_str() }).to_string());
                 match written {
                     Ok(()) => kept = true,
-                    // Calls are under way. Who asks by this file asks for the instance, which is the same.
+                    // Go on: calls are in progress, and `ping --own` needs only the instance id from the file, which stays valid.
                     Err(failure) if kept => {
-                        tracing::warn!(target: "sealwire::command", "the state is not written: {}", failure.to_text().trim_start_matches("error: "));
+                        tracing::warn!(target: "sealwire::command", "cannot write the state file: {}", failure.to_text().trim_start_matches("error: "));
                     }
                     Err(failure) => return Err(failure),
                 }
@@ -267,7 +267,7 @@ async fn serve(
         }
     };
     if let Some(path) = state_file.and_then(|path| locate_file(path).ok()) {
-        // Where it cannot be removed it is of no use either: nobody answers under that id any more.
+        // A file that cannot be removed does no harm: nobody answers under that id any more.
         drop(std::fs::remove_file(path));
     }
     served.map_err(|error| {
@@ -279,7 +279,7 @@ async fn serve(
     })
 }
 
-/// How long after the first signal the process ends whatever hangs: the library's own bound, and time to tell.
+/// How long after the first signal the process ends even if something hangs: the library's own bound, plus time to report.
 pub(crate) fn grace(config: &Config) -> Duration {
     Duration::from_secs(config.limits.drain_s) + Service::LEAVING + Duration::from_secs(2)
 }

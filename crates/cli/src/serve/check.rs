@@ -1,5 +1,5 @@
-//! `sealwire serve --check`: everything that a service would read, read once.
-//! Never connects to anything, and starts no program.
+//! `sealwire serve --check`: reads everything that a service would read, once.
+//! Never connects to anything, and never starts a program.
 
 use std::path::Path;
 
@@ -14,7 +14,8 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 use crate::policy::{self, known_methods};
 
-/// Reads everything as the service would: this one, or one with the methods that the policies declare.
+/// Reads everything as the service would: one with these backends, the demonstration, or one with the methods that the policies
+/// declare.
 pub(super) fn run(
     config: &Config,
     backends: &[BackendConfig],
@@ -38,11 +39,11 @@ pub(super) fn run(
     }
     let (audience, revision) = (format!("{}/{}", config.environment, config.service), policy.revision().to_string());
     let result = json!({ "audience": audience, "policy": revision });
-    out.result(&result, || format!("{audience}: everything can be read; policy {revision}{whose}"))?;
+    out.result(&result, || format!("{audience}: everything is valid; policy {revision}{whose}"))?;
     Ok(Exit::Ok)
 }
 
-/// For a program of one's own, or for the demonstration's methods: whichever fits.
+/// For a program of the user's own or for the demonstration's methods, whichever fits.
 fn of_others(config: &Config, out: &Output) -> Result<(PolicySet, Vec<Finding>, &'static str), Failure> {
     let folder = &config.policy.folder;
     let declared = PolicySet::load(folder, &known_methods());
@@ -59,7 +60,7 @@ fn of_others(config: &Config, out: &Output) -> Result<(PolicySet, Vec<Finding>, 
             (declared, " for the methods that its files declare")
         }
         (Err(_), Ok(demonstration)) => (demonstration, " for the demonstration's methods"),
-        // Whichever fits better is meant.
+        // Report the errors of the one that fits better: probably it is the one meant.
         (Err(declared), Err(demonstration)) => {
             let fits = declared.findings().len() <= demonstration.findings().len();
             return Err(policy::refused(folder, if fits { &declared } else { &demonstration }));
@@ -68,7 +69,7 @@ fn of_others(config: &Config, out: &Output) -> Result<(PolicySet, Vec<Finding>, 
     Ok((policy, warnings, whose))
 }
 
-/// What backends offer, as a policy is checked against it.
+/// The methods that backends offer, for checking a policy against them.
 fn methods(backends: &[BackendConfig], lock: &Path) -> Result<Methods, Failure> {
     let lock = Lock::load(lock).or_fail(Exit::Input)?;
     let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());

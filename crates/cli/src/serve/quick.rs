@@ -1,5 +1,5 @@
-//! One program, described on the command line instead of in a file.
-//! Never takes less care than the file does: what is made here is a `[[backend]]`.
+//! A single program, described on the command line instead of in a file.
+//! Never checks less than the file does: what is built here is a `[[backend]]`.
 
 use clap::Args;
 use sealwire::BackendConfig;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
-/// Serve a program that reads and writes JSON-RPC 2.0, an object a line
+/// Serve a program that reads and writes JSON-RPC 2.0, one object per line
 ///
 /// The same as a `[[backend]]` of kind `stdio` (docs/backends.md), under the name `stdio`.
 #[derive(Args)]
@@ -17,7 +17,7 @@ Examples:
   sealwire serve stdio --method 'clock/now(zone: string, utc?: boolean)' \\
       --method clock/zones -- python3 clock.py")]
 pub(super) struct Stdio {
-    /// A method of the program, with its parameters for rules on arguments: `NAME` or `NAME(PARAM: TYPE, PARAM?: TYPE)`
+    /// A method of the program: `NAME` or, to let rules look at arguments, `NAME(PARAM: TYPE, PARAM?: TYPE)`; repeat for several
     #[arg(long = "method", value_name = "METHOD", required = true, value_parser = method)]
     methods: Vec<Value>,
     /// How many processes share the calls
@@ -37,7 +37,7 @@ impl Stdio {
     }
 }
 
-/// Serve a command that runs for each call
+/// Serve a command that is run once for each call
 ///
 /// The same as a `[[backend]]` of kind `exec` (docs/backends.md), under the name `exec`. No shell runs the command.
 #[derive(Args)]
@@ -49,10 +49,10 @@ pub(super) struct Exec {
     /// The method, with its parameters: `NAME` or `NAME(PARAM: TYPE, PARAM?: TYPE)`
     #[arg(long = "method", value_name = "METHOD", value_parser = method)]
     method: Value,
-    /// The command prints a text, and no JSON
+    /// The command prints text instead of JSON
     #[arg(long)]
     text: bool,
-    /// The command and its arguments, in which `{PARAM}` stands for a parameter
+    /// The command and its arguments; `{PARAM}` in an argument stands for a parameter
     #[arg(value_name = "COMMAND", required = true, last = true)]
     command: Vec<String>,
 }
@@ -69,10 +69,10 @@ impl Exec {
     }
 }
 
-/// Serve a server of the Model Context Protocol
+/// Serve an MCP (Model Context Protocol) server
 ///
-/// The same as a `[[backend]]` of kind `mcp` (docs/backends.md), under the name `mcp`. A tool can be called once its definition is
-/// approved, while the service runs or before: `sealwire tools approve -- COMMAND`, or with `--url`.
+/// The same as a `[[backend]]` of kind `mcp` (docs/backends.md), under the name `mcp`. A tool can be called once its definition has
+/// been approved, before the service starts or while it runs: `sealwire tools approve -- COMMAND`, or with `--url`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -80,10 +80,10 @@ Examples:
   sealwire serve mcp --prefix git -- mcp-server-git --repository .
   sealwire serve mcp --url https://tools.example/mcp")]
 pub(crate) struct Mcp {
-    /// What the names of all its methods begin with, before a `/`
+    /// Prefix for the names of all its methods, followed by a `/`
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<String>,
-    /// The address of a server over HTTP: https, or http of this machine
+    /// The URL of a server over HTTP: https://…, or http://… on this machine
     #[arg(long, value_name = "URL", conflicts_with = "command", required_unless_present = "command")]
     url: Option<String>,
     /// The server and its arguments
@@ -97,20 +97,20 @@ impl Mcp {
     }
 }
 
-/// Serve a server that takes JSON-RPC 2.0 over HTTP
+/// Serve an HTTP server that takes JSON-RPC 2.0
 ///
-/// The same as a `[[backend]]` of kind `http` (docs/backends.md), under the name `http`. Streams, plain requests and credentials are
-/// described in the file.
+/// The same as a `[[backend]]` of kind `http` (docs/backends.md), under the name `http`. Streams, plain requests and credentials
+/// need a `[[backend]]` in the file.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sealwire serve http http://127.0.0.1:8000/rpc \\
       --method 'weather/now(city: string)' --method weather/cities")]
 pub(super) struct Http {
-    /// Where the server is: https://…, or http://… of this machine
+    /// The URL of the server: https://…, or http://… on this machine
     #[arg(value_name = "URL")]
     url: String,
-    /// A method of the server, with its parameters for rules on arguments: `NAME` or `NAME(PARAM: TYPE, PARAM?: TYPE)`
+    /// A method of the server: `NAME` or, to let rules look at arguments, `NAME(PARAM: TYPE, PARAM?: TYPE)`; repeat for several
     #[arg(long = "method", value_name = "METHOD", required = true, value_parser = method)]
     methods: Vec<Value>,
 }
@@ -121,12 +121,12 @@ impl Http {
     }
 }
 
-/// What `sealwire serve mcp` serves.
+/// The backend that `sealwire serve mcp` serves.
 pub(crate) fn mcp(command: Vec<String>, url: Option<String>, prefix: Option<String>) -> Result<BackendConfig, Failure> {
     made(json!({ "name": "mcp", "kind": "mcp", "command": command, "url": url, "prefix": prefix }))
 }
 
-/// Read as the file is, so that nothing passes here that does not pass there.
+/// Parsed like the file, so that nothing is accepted here that the file would not accept.
 fn made(backend: Value) -> Result<BackendConfig, Failure> {
     serde_json::from_value(backend).or_fail(Exit::Usage)
 }
