@@ -1,5 +1,5 @@
-//! `sealwire demo`: agents call each other over a real broker with every check enforced, and attackers try.
-//! Never turns a check off, and never says that something went well which did not come out exactly as expected.
+//! `sealwire demo`: agents call each other over a real broker with every check enforced, while attackers try to interfere.
+//! Never turns a check off, and never reports success for anything that did not turn out exactly as expected.
 
 mod frame;
 mod mallory;
@@ -14,14 +14,14 @@ use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use stage::Stage;
 
-/// Watch agents call each other over NATS with every check enforced: one command, nothing to set up
+/// Watch agents call each other over NATS with every check enforced; nothing to set up
 ///
-/// Finds or fetches a real nats-server, makes throw-away keys, tokens and policies, starts the demonstration service, and
-/// plays a story: permitted calls, a notification, a batch with one denied entry, a stranger, a changed message, a replay,
-/// forged answers, streams of which parts are lost, exchanged, forged or cancelled by others. Each line shows what was
-/// expected, what came, and how long it took. Everything is removed at the end.
+/// Finds or downloads a real nats-server, generates throw-away keys, tokens and policies, starts the demonstration service,
+/// and plays a scenario: permitted calls, a notification, a batch with a denied entry, a stranger, a tampered message, a
+/// replay, forged answers, and streams whose parts are lost, swapped or forged, or which others try to cancel. Each line
+/// shows what was expected, what happened and how long it took. Nothing stays behind except a downloaded nats-server.
 ///
-/// Ends with 0 only if every line came out as expected.
+/// The exit code is 0 only if everything turned out as expected.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -41,7 +41,7 @@ impl Demo {
             Ok::<_, Failure>((played, serving.stop().await))
         }))?;
         let Some(played) = played else {
-            return Err(Failure::new(Exit::Interrupted, "stopped by a signal before the end of the story"));
+            return Err(Failure::new(Exit::Interrupted, "stopped by a signal before the end of the scenario"));
         };
         let (told, served) = played?;
         let told = told?;

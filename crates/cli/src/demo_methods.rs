@@ -1,5 +1,5 @@
-//! The methods of the demonstration service: small, honest, in memory.
-//! Never decides who may call them: that is written in the policy files.
+//! The methods of the demonstration service: small, real, in memory.
+//! Never decides who may call them: the policy files do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// The methods `math/*`, `log/append`, `bank/*`, `admin/drain-cache`, `audit/read`, `text/echo` (a stream), `clock/ticks` (a
-/// subscription) and `job/run` (which tells how far it is, and can be cancelled) over one state.
+/// subscription) and `job/run` (which reports its progress and can be cancelled), all on one state.
 pub(crate) fn router() -> Router<Demo> {
     Router::new(Demo::default())
         .method("math/add", add)
@@ -80,7 +80,7 @@ impl State {
         push(&mut self.audit, AuditEntry { at: SystemClock.now_s(), agent, subject, what });
     }
 
-    /// The account of a name, opened with [`OPENING_BALANCE`] when it is first seen.
+    /// The account with this name, opened with [`OPENING_BALANCE`] when first seen.
     fn account(&mut self, name: &str) -> Result<&mut u64, RpcError> {
         if !self.accounts.contains_key(name) && self.accounts.len() >= MAX_ENTRIES {
             return Err(RpcError::application(BANK_FULL, "the demonstration bank opens no more accounts"));
@@ -116,7 +116,7 @@ fn computed(ctx: &Ctx<Demo>, formula: &str, result: f64) -> Result<serde_json::V
     Ok(number(result))
 }
 
-/// `3` and not `3.0`: integers that a double holds exactly (below 2^53) are written as such.
+/// `3` and not `3.0`: writes whole numbers that a double holds exactly (below 2^53) as integers.
 fn number(value: f64) -> serde_json::Value {
     if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 {
         #[expect(clippy::cast_possible_truncation, reason = "whole, and within the range of i64")]
@@ -172,7 +172,7 @@ struct Transfer {
     note: Option<String>,
 }
 
-/// Moves money out of the account of the subject for whom the call is made; nobody can name another source.
+/// Moves money out of the account of the subject that the call is made for; the caller cannot name another source.
 async fn transfer(ctx: Ctx<Demo>, p: Transfer) -> Result<serde_json::Value, RpcError> {
     let from = ctx.caller().subject.clone();
     check_account(&p.to)?;
@@ -190,7 +190,7 @@ async fn transfer(ctx: Ctx<Demo>, p: Transfer) -> Result<serde_json::Value, RpcE
     let left = left.ok_or_else(|| RpcError::application(NOT_COVERED, "the account does not cover the amount"))?;
     let there = state.account(&p.to)?.checked_add(p.amount);
     let there = there.ok_or_else(|| RpcError::validation("the receiving account is full"))?;
-    // Nothing below can fail, so that money is neither lost nor made.
+    // Nothing below can fail, so money is neither lost nor created.
     *state.account(&p.to)? = there;
     *state.account(&from)? = left;
     state.record(&ctx, format!("bank/transfer: {} cents from `{from}` to `{}`", p.amount, p.to));
@@ -223,7 +223,7 @@ struct Page {
     limit: Option<usize>,
 }
 
-/// The last entries, newest first; 20 unless told otherwise, 100 at most.
+/// The latest entries, newest first; 20 by default, at most 100.
 async fn read_audit(ctx: Ctx<Demo>, p: Page) -> Result<Vec<AuditEntry>, RpcError> {
     let limit = p.limit.unwrap_or(20).min(100);
     Ok(ctx.state().state().audit.iter().rev().take(limit).cloned().collect())
@@ -235,7 +235,7 @@ struct Text {
     text: String,
 }
 
-/// The text, word by word to whoever takes parts, and at once to others.
+/// Returns the text: word by word if the caller accepts frames, otherwise at once.
 async fn echo(ctx: Ctx<Demo>, p: Text, words: Sink<String>) -> Result<String, RpcError> {
     if p.text.len() > MAX_LINE {
         return Err(RpcError::validation("a text has at most 1000 bytes"));
@@ -269,7 +269,7 @@ struct Tick {
     at: u64,
 }
 
-/// The time, again and again.
+/// Sends the time at regular intervals.
 async fn ticks(_: Ctx<Demo>, p: Every) -> Result<impl Stream<Item = Result<Tick, RpcError>>, RpcError> {
     if !(20..=60_000).contains(&p.every_ms) {
         return Err(RpcError::validation("`every_ms` is 20 to 60000"));
@@ -287,7 +287,7 @@ struct Job {
     steps: u32,
 }
 
-/// Works for a tenth of a second a step, and tells its caller after each.
+/// Works for a tenth of a second per step, and reports progress after each.
 async fn run_job(ctx: Ctx<Demo>, p: Job) -> Result<serde_json::Value, RpcError> {
     if p.steps == 0 {
         return Err(RpcError::validation("a job has at least one step"));
@@ -297,7 +297,7 @@ async fn run_job(ctx: Ctx<Demo>, p: Job) -> Result<serde_json::Value, RpcError> 
             () = tokio::time::sleep(A_STEP) => {}
             () = ctx.cancelled() => {
                 ctx.state().state().record(&ctx, format!("job/run: ended before step {step} of {}", p.steps));
-                // Nobody hears this: the caller is told why its call has ended.
+                // This error goes nowhere: the caller is told why its call was ended.
                 return Err(RpcError::validation("ended"));
             }
         }
@@ -307,7 +307,7 @@ async fn run_job(ctx: Ctx<Demo>, p: Job) -> Result<serde_json::Value, RpcError> 
     Ok(serde_json::json!({ "steps": p.steps }))
 }
 
-/// Adds an entry; the oldest goes when there are too many.
+/// Adds an entry, and drops the oldest if there are too many.
 fn push<T>(entries: &mut VecDeque<T>, entry: T) {
     if entries.len() >= MAX_ENTRIES {
         entries.pop_front();
@@ -315,20 +315,20 @@ fn push<T>(entries: &mut VecDeque<T>, entry: T) {
     entries.push_back(entry);
 }
 
-/// The most results, lines, accounts and audit entries, each: about a megabyte at worst.
+/// The most results, lines, accounts and audit entries, for each of them: about a megabyte at worst.
 const MAX_ENTRIES: usize = 1_000;
 
 /// The longest line or note, in bytes.
 const MAX_LINE: usize = 1_000;
 
-/// So fast words and steps come that people see each of them.
+/// Slow enough for people to see each word and each step.
 const A_WORD: Duration = Duration::from_millis(50);
 const A_STEP: Duration = Duration::from_millis(100);
 
 /// 100.00, in cents.
 const OPENING_BALANCE: u64 = 10_000;
 
-/// The account does not cover the amount. Codes of applications are best positive: SPEC.md §14.
+/// The account does not cover the amount. Application codes should be positive: SPEC.md §14.
 const NOT_COVERED: i32 = 1;
 
 /// No more accounts can be opened.

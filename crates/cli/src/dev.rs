@@ -1,5 +1,5 @@
-//! `sealwire dev`: the demonstration's set-up, kept running, with credentials to try things with.
-//! Never takes a folder that another one uses, and never throws away what it finds there unless it is told to.
+//! `sealwire dev`: keeps the demonstration's setup running, with credentials to try things out.
+//! Never takes a folder that another `sealwire dev` uses, and never discards what is in it unless told to.
 
 mod add_agent;
 mod folder;
@@ -21,12 +21,12 @@ use crate::{serve, server};
 use folder::{Folder, Member, is_marked};
 use sealwire_nats_server::{self as nats_server, RunError, ServerOptions};
 
-/// Keep a whole set-up running on this machine, and print what to try
+/// Run a complete setup on this machine, and print what to try
 ///
 /// Starts a real nats-server and the demonstration service, and writes configuration, keys, tokens, policies and one
-/// credentials file per agent into a folder. Edit the policies there while it runs: they are read again when they change.
-/// Ends with Ctrl-C or SIGTERM within 40 seconds, mostly at once, and with its nats-server. The folder stays and is used
-/// again by the next run.
+/// credentials file per agent into a folder. You can edit the policies there while it runs: the service rereads them when
+/// they change. Ctrl-C or SIGTERM ends it, usually at once and within 40 seconds at most; it also ends if its nats-server
+/// does. The folder remains, and the next run uses it again.
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -43,20 +43,20 @@ Then, in a second terminal:
 pub(crate) struct Dev {
     #[command(flatten)]
     place: Place,
-    /// The broker's port on 127.0.0.1; that of the last run, or any free one, by default
+    /// The broker's port on 127.0.0.1. Default: that of the last run if it is free, otherwise any free port
     #[arg(long)]
     port: Option<u16>,
-    /// Begin anew: keys, tokens, agents and policies of an earlier run are replaced, and nothing else
+    /// Start afresh: replace the keys, tokens, agents and policies of an earlier run, and nothing else
     #[arg(long)]
     fresh: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
 
-/// Where everything is.
+/// The folder of the setup.
 #[derive(Args)]
 pub(crate) struct Place {
-    /// Where everything is written; what an earlier run left there is used again
+    /// The folder to write everything into; what an earlier run left there is used again
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT)]
     folder: PathBuf,
 }
@@ -68,7 +68,7 @@ enum Command {
     AddAgent(add_agent::AddAgent),
 }
 
-/// What adds an agent to the set-up in this folder, if it is that of a `sealwire dev`: its broker knows no others.
+/// The command that adds an agent to the setup in this folder, if it is one of `sealwire dev`, whose broker admits no others.
 pub(crate) fn adds_agents(folder: &Path, agent: &str) -> Option<String> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let elsewhere =
@@ -76,9 +76,9 @@ pub(crate) fn adds_agents(folder: &Path, agent: &str) -> Option<String> {
     is_marked(folder).then(|| format!("sealwire dev add-agent {agent} --role ROLE{elsewhere}"))
 }
 
-/// How often new tokens are written: three times in the life of one.
+/// How often new tokens are written: three times in the lifetime of one.
 const REFRESH: Duration = Duration::from_secs(300);
-/// How often the broker and the list of agents are looked at.
+/// How often the broker and the list of agents are checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Dev {
@@ -86,14 +86,14 @@ impl Dev {
         if let Some(Command::AddAgent(command)) = self.command {
             return command.run(out);
         }
-        // A folder is marked only when nothing else is in the way.
+        // Check everything else before the folder is marked as taken.
         if let Some(port) = self.port.filter(|port| !nats_server::is_free(*port)) {
             return Err(Failure::of(Exit::Input, &RunError::PortInUse(port)));
         }
         Folder::check(&self.place.folder)?;
         let found = server::found(out)?;
         let folder = Folder::take(&self.place.folder)?;
-        // That of the last run if it is still free.
+        // By default, the port of the last run if it is still free.
         let port = self.port.or_else(|| folder.port().filter(|port| nats_server::is_free(*port)));
         let kept = folder.is_complete() && !self.fresh;
         if !kept {
@@ -133,14 +133,14 @@ impl Dev {
                 }
             };
             let served = service.serve(&config.nats, options, |running| drop(tell.send(running)), stop).await;
-            // A service without its broker ends with errors of its own, which are not the reason.
+            // If the broker has ended, the service fails, too, but its errors are not the reason.
             failed.map_or_else(|| served.or_fail(Exit::Transport), Err)
         })??;
         Ok(Exit::Ok)
     }
 }
 
-/// Tells the broker of new agents and writes new tokens, for as long as the broker runs.
+/// Adds new agents to the broker's users and writes new tokens, for as long as the broker runs.
 async fn look_after(broker: &mut nats_server::Running, folder: &Folder) -> Failure {
     let (mut known, mut refreshed, mut said) = (folder.members().unwrap_or_default(), Instant::now(), String::new());
     loop {
@@ -152,7 +152,7 @@ async fn look_after(broker: &mut nats_server::Running, folder: &Folder) -> Failu
             if members != known {
                 broker.reload(folder.broker_config()?).or_fail(Exit::Transport)?;
                 known = members;
-                tracing::info!(target: "sealwire::dev", agents = known.len(), "the broker knows the agents");
+                tracing::info!(target: "sealwire::dev", agents = known.len(), "the broker's users were reloaded");
             }
             if refreshed.elapsed() > REFRESH {
                 folder.refresh_tokens()?;
@@ -160,7 +160,7 @@ async fn look_after(broker: &mut nats_server::Running, folder: &Folder) -> Failu
             }
             Ok(())
         });
-        // Somebody may be writing at this moment; what stays wrong is said once.
+        // Somebody may be writing at this moment; an error that persists is logged once.
         let wrong = looked.err().map(|failure| failure.to_text()).unwrap_or_default();
         if !wrong.is_empty() && wrong != said {
             tracing::warn!(target: "sealwire::dev", "{wrong}");
@@ -173,7 +173,7 @@ fn ended(broker: &nats_server::Running, status: ExitStatus) -> Failure {
     let message = format!("nats-server ended with {status}, and so does this");
     let failure = Failure::new(Exit::Transport, message);
     let log = broker.log_end();
-    // A server that was killed has nothing to say.
+    // The log of a server that was killed does not say why.
     let failure = if status.code().is_some() { failure.cause(format!("the end of its log:\n{log}")) } else { failure };
     failure.help("start it again with `sealwire dev`: keys, agents and policies are still there")
 }

@@ -1,5 +1,5 @@
-//! `sealwire nats-server`: a broker to try things with.
-//! Never listens beyond this machine, and is no way to run a broker in production.
+//! `sealwire nats-server`: a broker to try things out with, not for production.
+//! Never listens beyond this machine.
 
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use sealwire_nats_server::{self as nats_server, Environment, Found, ServerOptions};
 
-/// Run a nats-server on this machine, without users: to try things with
+/// Run a nats-server without users on this machine, to try things out
 ///
-/// Found on PATH, or fetched once and checked by its hash. Ends with Ctrl-C or SIGTERM; what JetStream stored is removed.
+/// Uses the nats-server on PATH, or downloads one once and checks its hash. Ctrl-C or SIGTERM ends it and removes everything that
+/// JetStream stored.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +26,7 @@ pub(crate) struct Server {
     port: u16,
 }
 
-/// Finds a nats-server, or fetches one, and tells what takes time and what was passed over.
+/// Finds or downloads a nats-server, and reports what takes time and which servers were passed over.
 pub(crate) fn found(out: &Output) -> Result<Found, Failure> {
     let _working = out.working("getting a nats-server");
     nats_server::find_in(&Environment::of_process(), &mut |note| out.note(&format!("note: {note}")))
@@ -34,7 +35,7 @@ pub(crate) fn found(out: &Output) -> Result<Found, Failure> {
 
 impl Server {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        // Said before a server is fetched for nothing.
+        // Checked first, so that no server is downloaded in vain.
         if !nats_server::is_free(self.port) {
             return Err(Failure::of(Exit::Input, &nats_server::RunError::PortInUse(self.port)));
         }

@@ -1,5 +1,5 @@
-//! What can be read of a frame, and of control, by whoever sees it pass: everything but the key.
-//! Never says that anything is genuine.
+//! What an eavesdropper can read of a frame or a control message: everything but the key.
+//! Never vouches that anything is genuine.
 
 use async_nats::Message;
 use base64::Engine as _;
@@ -20,17 +20,17 @@ pub(super) struct Frame {
     claims: Value,
 }
 
-/// What answers and frames are signed in.
+/// The header that contains the signature of answers and frames.
 pub(super) const INFO: &str = "Authentication-Info";
 
 impl Frame {
-    /// The frame that a message of the NATS protocol holds. A sign of life is none: it has another frame's number.
+    /// The frame in a raw message of the NATS protocol. A beat does not count: it carries another frame's number.
     pub(super) fn in_text(message: &str) -> Option<Self> {
         let value = message.split_once(&format!("\r\n{INFO}: "))?.1.split("\r\n").next()?;
         Self::signed(value).filter(|frame| frame.kind != "beat")
     }
 
-    /// The frame that a message is, if this text is in its payload.
+    /// The frame in a message whose payload contains this text.
     pub(super) fn with(message: &Message, text: &str) -> Option<Self> {
         let value = message.headers.as_ref()?.get(INFO)?;
         String::from_utf8_lossy(&message.payload).contains(text).then(|| Self::signed(value.as_str()))?
@@ -57,7 +57,7 @@ impl Frame {
         self.kind == "end"
     }
 
-    /// The signature header of the next frame, with another payload, under the same key id, and with a key just made.
+    /// A forged signature header: for the next frame, with another payload, the same key id and a new key.
     pub(super) fn forged(&self, payload: &[u8]) -> Result<String, Failure> {
         let mut claims = self.claims.clone();
         if let Some(claims) = claims.as_object_mut() {
@@ -76,7 +76,7 @@ pub(super) fn proof_of_control(message: &Message) -> &str {
     value.and_then(|value| value.as_str().rsplit_once('~')).map_or("", |(_, proof)| proof)
 }
 
-/// What a control message says.
+/// The claims of a control message.
 pub(super) fn control_claims(message: &Message) -> Option<ControlClaims> {
     serde_json::from_value(claims(proof_of_control(message).split('.').nth(1)?)?).ok()
 }

@@ -1,5 +1,5 @@
-//! The attacker: has every right on the broker, sees every message, and has none of the keys.
-//! Never gets a right on the service's side that a stranger would not have.
+//! The attacker: has every permission on the broker, sees every message, and has none of the keys.
+//! Never gets a right at the service that a stranger would not have.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use super::stage::Stage;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::sandbox::{MALLORY, SERVICE};
 
-/// A connection with all rights on the broker.
+/// A connection with all permissions on the broker.
 pub(super) struct Mallory {
     client: async_nats::Client,
     captured: Subscriber,
 }
 
-/// What was sent since Mallory began to listen.
+/// The messages on a subject since Mallory began to listen.
 pub(super) struct Overheard(Subscriber);
 
-/// What came back, in the words of the story.
+/// What came back.
 #[derive(Debug)]
 pub(super) enum Came {
     Nothing,
@@ -40,7 +40,7 @@ impl Mallory {
         Ok(mallory)
     }
 
-    /// Waits until the broker has heard everything that was sent.
+    /// Waits until the broker has processed everything that was sent.
     async fn settle(&self) -> Result<(), Failure> {
         let subject = self.client.new_inbox();
         let mut echo = self.client.subscribe(subject.clone()).await.or_fail(Exit::Transport)?;
@@ -51,7 +51,7 @@ impl Mallory {
         }
     }
 
-    /// The next message that was seen on the planner's subject.
+    /// The next message on the planner's subject.
     pub(super) async fn capture(&mut self) -> Result<Message, Failure> {
         match tokio::time::timeout(Duration::from_secs(5), self.captured.next()).await {
             Ok(Some(message)) => Ok(message),
@@ -91,7 +91,7 @@ impl Mallory {
         Ok(Overheard(overheard))
     }
 
-    /// Publishes, and waits until the broker has handed it on.
+    /// Publishes, and waits until the broker has processed it.
     pub(super) async fn put(&self, subject: &str, headers: HeaderMap, payload: bytes::Bytes) -> Result<(), Failure> {
         let sent = self.client.publish_with_headers(subject.to_owned(), headers, payload).await;
         sent.or_fail(Exit::Transport)?;
@@ -118,7 +118,7 @@ impl Mallory {
 }
 
 impl Overheard {
-    /// The first message, of those that were not looked at yet, of which something can be made.
+    /// The next message for which `made` returns a value.
     pub(super) async fn first<T>(&mut self, made: impl Fn(&Message) -> Option<T>) -> Result<(Message, T), Failure> {
         let found = async {
             while let Some(message) = self.0.next().await {

@@ -1,4 +1,4 @@
-//! A man in the middle of one agent's connection to the broker, who loses frames, repeats them, and changes their order.
+//! A man in the middle of one agent's connection to the broker, who drops, repeats and reorders frames.
 //! Never touches anything else on that connection, and never holds more than two messages.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::frame::Frame;
 use crate::exit::{Exit, Failure, OrFail as _};
 
-/// Between an agent and the broker, until it is dropped.
+/// A relay between an agent and the broker. Ends when dropped.
 #[derive(Debug)]
 pub(super) struct Relay {
     url: String,
@@ -20,18 +20,18 @@ pub(super) struct Relay {
     task: JoinHandle<()>,
 }
 
-/// What is done to the frames that come for the agent.
+/// What the relay does to the frames for the agent.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Tampering {
-    /// The one with this number is lost, once.
+    /// Drops the frame with this number, once.
     LoseOnce(u64),
-    /// The one with this number is lost, however often it is sent.
+    /// Drops the frame with this number, however often it is sent.
     Cut(u64),
-    /// The last one is lost, however often it is sent.
+    /// Drops the last frame, however often it is sent.
     CutEnd,
-    /// The one with this number changes places with the next one.
+    /// Swaps the frame with this number and the next one.
     Swap(u64),
-    /// Each comes three times.
+    /// Delivers each frame three times.
     Triple,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Tampering {
 struct Doing {
     tampering: Tampering,
     is_done: bool,
-    /// What waits for the next frame.
+    /// A message held back until after the next frame.
     held: Option<Vec<u8>>,
 }
 
@@ -50,7 +50,7 @@ impl Relay {
         let url = format!("nats://{}", listener.local_addr().or_fail(Exit::Transport)?);
         let doing = Arc::new(Mutex::new(Doing { tampering, is_done: false, held: None }));
         let (broker, shared) = (broker.trim_start_matches("nats://").to_owned(), Arc::clone(&doing));
-        // One connection after the other: an agent has one.
+        // One connection at a time: an agent has only one.
         let task = tokio::spawn(async move {
             while let Ok((agent, _)) = listener.accept().await {
                 drop(relay(agent, &broker, &shared).await);
@@ -59,17 +59,17 @@ impl Relay {
         Ok(Self { url, doing, task })
     }
 
-    /// Where the agent finds what it takes for the broker.
+    /// The URL that the agent takes for the broker's.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// From the next frame on, something else is done.
+    /// Changes the tampering, from the next frame on.
     pub(super) fn now(&self, tampering: Tampering) {
         *lock(&self.doing) = Doing { tampering, is_done: false, held: None };
     }
 
-    /// Whether it came to what had to be done.
+    /// Whether the tampering has taken place.
     pub(super) fn is_done(&self) -> bool {
         lock(&self.doing).is_done
     }
@@ -81,7 +81,7 @@ impl Drop for Relay {
     }
 }
 
-/// Hands everything on, from the broker message by message.
+/// Relays everything; what comes from the broker, message by message.
 async fn relay(agent: TcpStream, broker: &str, doing: &Mutex<Doing>) -> std::io::Result<()> {
     let broker = TcpStream::connect(broker).await?;
     let ((mut from_agent, to_agent), (from_broker, mut to_broker)) = (agent.into_split(), broker.into_split());
@@ -104,7 +104,7 @@ async fn tamper(
         }
         let line = String::from_utf8_lossy(&message);
         if line.starts_with("MSG ") || line.starts_with("HMSG ") {
-            // Headers and payload together, and a line end.
+            // The length covers headers and payload; a line end follows.
             let length = line.split_ascii_whitespace().last().and_then(|length| length.parse::<u64>().ok());
             let length = length.filter(|length| *length < LONGEST).map_or(0, |length| length + 2);
             if (&mut from).take(length).read_to_end(&mut message).await? == 0 {
@@ -119,7 +119,7 @@ async fn tamper(
 }
 
 impl Doing {
-    /// What the agent gets in the place of a message.
+    /// What the agent gets in place of a message.
     fn handle(&mut self, message: Vec<u8>) -> Vec<Vec<u8>> {
         let Some(frame) = Frame::in_text(&String::from_utf8_lossy(&message)) else { return vec![message] };
         let (was_done, held) = (self.is_done, self.held.take());
@@ -140,7 +140,7 @@ impl Doing {
 }
 
 fn lock(doing: &Mutex<Doing>) -> std::sync::MutexGuard<'_, Doing> {
-    // No change of it can end halfway.
+    // No change can be left half done, so a poisoned lock is fine.
     doing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

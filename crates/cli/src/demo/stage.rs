@@ -1,4 +1,4 @@
-//! What the story is played on: a broker, a folder of throw-away files, and the demonstration service.
+//! The stage of the scenario: a broker, a folder of throw-away files, and the demonstration service.
 //! Never leaves anything behind.
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ use sealwire_nats_server::{self as nats_server, ServerOptions};
 pub(crate) struct Stage {
     pub(crate) sandbox: Sandbox,
     pub(crate) url: String,
-    // Dropped in this order: the broker ends before its folder goes.
+    // Dropped in this order: the broker ends before its folder is removed.
     _broker: nats_server::Running,
     _folder: tempfile::TempDir,
 }
@@ -30,28 +30,28 @@ pub(crate) struct Serving {
     task: JoinHandle<Result<(), ServeError>>,
 }
 
-/// How long the service may take to be ready: finding no other replica takes half a second, and the replay guard vouches
-/// for messages from two seconds after its start.
+/// How long the service may take to become ready. Looking for other replicas takes half a second, and the replay guard cannot
+/// vouch for messages until two seconds after its start.
 pub(super) const READY: Duration = Duration::from_secs(30);
 
 impl Stage {
-    /// Finds or fetches a broker, starts it, and makes everything else.
+    /// Finds or downloads a nats-server, starts it, and creates everything else.
     pub(crate) fn build(out: &Output) -> Result<Self, Failure> {
         let found = server::found(out)?;
         let folder = nats_server::private(tempfile::Builder::new().prefix("sealwire-demo-"))
             .tempdir()
-            .map_err(|error| Failure::input(format!("no temporary folder can be made: {error}")))?;
+            .map_err(|error| Failure::input(format!("cannot create a temporary folder: {error}")))?;
         let sandbox = Sandbox::new(folder.path())?;
         let options = ServerOptions { config: Some(sandbox.broker_config()), ..ServerOptions::default() };
         let broker = nats_server::spawn(&found, &options).or_fail(Exit::Transport)?;
         let url = broker.url();
         sandbox.connect_to(&url)?;
         out.note(&format!("nats-server {} ({}) at {url}", found.version, found.origin));
-        out.note("keys, tokens, policies and broker permissions: made just now, for this run only");
+        out.note("keys, tokens, policies and broker permissions: generated for this run only");
         Ok(Self { sandbox, url, _broker: broker, _folder: folder })
     }
 
-    /// As whom an agent calls.
+    /// The credentials of an agent.
     pub(super) fn credentials(&self, agent: &str) -> Result<Credentials, Failure> {
         Credentials::load(self.sandbox.credentials_file(agent)).or_fail(Exit::Bug)
     }

@@ -1,5 +1,5 @@
-//! The story, line by line: what somebody does, what must come of it, what came.
-//! Never compares with anything but the exact outcome.
+//! The scenario, line by line: what somebody does, what is expected, what happened.
+//! Never accepts anything but the exact outcome.
 
 mod intruders;
 mod limits;
@@ -22,7 +22,7 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 use crate::sandbox::SERVICE;
 
-/// One line of the story.
+/// One line of the scenario.
 #[derive(Debug, Serialize)]
 struct Line {
     what: &'static str,
@@ -32,7 +32,7 @@ struct Line {
     latency_us: u64,
 }
 
-/// What was told so far.
+/// The lines so far.
 #[derive(Debug, Default)]
 pub(super) struct Told(Vec<Line>);
 
@@ -52,16 +52,16 @@ impl Told {
         Ok(())
     }
 
-    /// The end: what it comes to.
+    /// Prints the summary.
     pub(super) fn conclude(self, out: &Output) -> Result<Exit, Failure> {
         let (all, good) = (self.0.len(), self.0.iter().filter(|line| line.ok).count());
         out.result(&json!({ "lines": self.0, "as_expected": good, "of": all }), || {
-            format!("\n{good} of {all} lines came out as expected")
+            format!("\n{good} of {all} lines turned out as expected")
         })?;
         if good == all {
             return Ok(Exit::Ok);
         }
-        Err(Failure::new(Exit::Bug, format!("{} lines did not come out as expected", all - good)))
+        Err(Failure::new(Exit::Bug, format!("{} lines did not turn out as expected", all - good)))
     }
 }
 
@@ -70,7 +70,7 @@ impl Line {
         let mark = if self.ok { "ok  " } else { "FAIL" };
         #[expect(clippy::cast_precision_loss, reason = "a latency for people to read")]
         let ms = self.latency_us as f64 / 1000.0;
-        let came = if self.ok { String::new() } else { format!("   came: {}", self.actual) };
+        let came = if self.ok { String::new() } else { format!("   got: {}", self.actual) };
         format!("{mark} {:<66} {:<42} {ms:>8.2} ms{came}", self.what, self.expected)
     }
 }
@@ -79,7 +79,7 @@ impl Line {
 pub(super) async fn play(stage: &Stage, out: &Output) -> Result<Told, Failure> {
     let agent = |name| async move { Client::connect(stage.credentials(name)?).await.or_fail(Exit::Transport) };
     let planner = agent("planner").await?;
-    out.note("waiting until the replay guard can vouch for what is sent from now on");
+    out.note("waiting until the replay guard can vouch for new messages");
     ready(&planner).await?;
     let mut told = Told::default();
     let mut mallory = Mallory::connect(stage).await?;
@@ -94,7 +94,7 @@ pub(super) async fn play(stage: &Stage, out: &Output) -> Result<Told, Failure> {
     denied(&mut told, out, &planner, &agent("auditor").await?).await?;
     limits::play(&mut told, out, stage, &teller).await?;
 
-    heading(out, "What strangers and eavesdroppers try, with every right on the broker and none of the keys")?;
+    heading(out, "What strangers and eavesdroppers try, with every permission on the broker and none of the keys")?;
     strangers(&mut told, out, stage, &mallory).await?;
     copies(&mut told, out, &mallory, &captured).await?;
     forgeries(&mut told, out, &planner, &mallory).await?;
@@ -124,7 +124,7 @@ async fn ready(planner: &Client) -> Result<(), Failure> {
     }
 }
 
-/// What became of a call, in one line.
+/// The outcome of a call, in one line.
 fn shown(outcome: Result<Value, ClientError>) -> String {
     match outcome {
         Ok(value) => value.to_string(),
@@ -205,10 +205,10 @@ async fn denied(told: &mut Told, out: &Output, planner: &Client, auditor: &Clien
     let (outcome, took) = timed(planner.call::<Value>(SERVICE, "bank/transfer", transfer)).await;
     told.line(out, "planner calls bank/transfer", &refused, shown(outcome), took)?;
     let (outcome, took) = timed(planner.call::<Value>(SERVICE, "admin/no-such-method", ())).await;
-    told.line(out, "planner calls a method that is not there, where it may not look", &refused, shown(outcome), took)?;
+    told.line(out, "planner calls a method that does not exist, outside its rights", &refused, shown(outcome), took)?;
     let unknown = format!("{} Method not found", code::METHOD_NOT_FOUND);
     let (outcome, took) = timed(planner.call::<Value>(SERVICE, "math/no-such-method", ())).await;
-    told.line(out, "... and where it may", &unknown, shown(outcome), took)?;
+    told.line(out, "... and one within its rights", &unknown, shown(outcome), took)?;
     let (outcome, took) = timed(auditor.call::<Value>(SERVICE, "math/add", json!([1, 1]))).await;
     told.line(out, "auditor, who may only read, calls math/add", &refused, shown(outcome), took)?;
     Ok(())
@@ -216,7 +216,7 @@ async fn denied(told: &mut Told, out: &Output, planner: &Client, auditor: &Clien
 
 const CALL: &str = r#"{"jsonrpc":"2.0","method":"math/add","params":[1,1],"id":1}"#;
 
-/// What came back to an attacker, in one line.
+/// What an attacker got back, in one line.
 fn came(came: Came) -> String {
     match came {
         Came::Nothing => "silence".to_owned(),
@@ -231,7 +231,7 @@ fn came(came: Came) -> String {
     }
 }
 
-/// Signs a call as somebody, and sends it with all rights on the broker.
+/// Signs a call as somebody, and sends it over Mallory's connection.
 async fn signed_call(
     stage: &Stage,
     mallory: &Mallory,
@@ -339,7 +339,7 @@ async fn forgeries(told: &mut Told, out: &Output, planner: &Client, mallory: &Ma
 }
 
 async fn broker(told: &mut Told, out: &Output, stage: &Stage, planner: &Client) -> Result<(), Failure> {
-    // The planner's broker user, and all the teller has: the broker is a gate of its own.
+    // The planner's broker user with the teller's key and token: the broker is a gate of its own.
     let posing = Credentials::new(
         Name::new(crate::sandbox::ENVIRONMENT).or_fail(Exit::Bug)?,
         Name::new("teller").or_fail(Exit::Bug)?,
@@ -361,6 +361,6 @@ async fn broker(told: &mut Told, out: &Output, stage: &Stage, planner: &Client) 
     )?;
 
     let (outcome, took) = timed(planner.call::<Value>("nowhere", "math/add", (1, 1))).await;
-    told.line(out, "planner calls a service that is not there", "nobody listens", shown(outcome), took)?;
+    told.line(out, "planner calls a service that does not exist", "nobody listens", shown(outcome), took)?;
     Ok(())
 }

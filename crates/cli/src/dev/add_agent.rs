@@ -1,5 +1,5 @@
-//! `sealwire dev add-agent`: one more agent in the set-up of `sealwire dev`, whether that runs or not.
-//! Never touches the agents that are there.
+//! `sealwire dev add-agent`: adds an agent to the setup of `sealwire dev`, whether it is running or not.
+//! Never touches existing agents.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ use crate::runtime::block_on;
 use crate::sandbox::{MALLORY, SERVICE, SERVICE_USER, TOOLS_USER};
 use crate::{parties, policy, serve};
 
-/// Add an agent to the set-up: key, credentials, token, and its user at the broker
+/// Add an agent to the setup: key, credentials, token and broker user
 ///
-/// A `sealwire dev` that runs takes it up at once; this waits until it has.
+/// If `sealwire dev` is running, it picks up the agent at once, and this command waits until it has.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +32,7 @@ pub(super) struct AddAgent {
     /// The agent's name
     #[arg(value_name = "NAME")]
     name: Name,
-    /// A role in its tokens; repeat for several
+    /// A role for its tokens; repeat for several
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
     /// The kind of key
@@ -42,7 +42,7 @@ pub(super) struct AddAgent {
     place: Place,
 }
 
-/// How long a running set-up has to take it up: it looks at its files every half a second.
+/// How long a running setup may take to pick up the agent: it checks its files every half a second.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 impl AddAgent {
@@ -79,7 +79,7 @@ impl AddAgent {
             .token_file(format!("{name}.jwt"));
         let file = folder.credentials_file(&self.name);
         let member = Member { agent: self.name.clone(), roles: self.roles.clone() };
-        // What makes it known comes last: all else can be written again.
+        // The ring and the list of agents, which make it known, come last: everything before can be written again.
         credentials.save(&file, true).or_fail(Exit::Input)?;
         folder.write_token(&folder.issuer()?, &member)?;
         add_to_ring(&ring, credentials.key(), &self.name)?;
@@ -93,7 +93,7 @@ impl AddAgent {
         let result = json!({ "agent": name, "roles": self.roles, "kid": kid, "credentials": file, "running": running });
         out.result(&result, || {
             let known =
-                if running { "the broker and the service know it" } else { "known from the next `sealwire dev` on" };
+                if running { "the broker and the service know it" } else { "the next `sealwire dev` will know it" };
             let agent = policy::NewAgent {
                 agent: &self.name,
                 roles: &self.roles,
@@ -108,7 +108,7 @@ impl AddAgent {
     }
 }
 
-/// Waits until the broker lets the agent in and the service verifies its key. What the policy says is another matter.
+/// Waits until the broker admits the agent and the service verifies its key, whatever the policy says.
 async fn taken_up(file: &std::path::Path) -> Result<(), Failure> {
     let began = Instant::now();
     loop {
@@ -128,7 +128,7 @@ async fn taken_up(file: &std::path::Path) -> Result<(), Failure> {
         if !waits || began.elapsed() > PATIENCE {
             let failure = Failure::of(Exit::Transport, &error as &ClientError);
             return Err(
-                failure.help("the agent was added; the `sealwire dev` that uses the folder does not know it yet")
+                failure.help("the agent was added, but the `sealwire dev` that uses the folder does not know it yet")
             );
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

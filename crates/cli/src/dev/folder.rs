@@ -1,5 +1,5 @@
-//! The folder of `sealwire dev`: taken by one process at a time, filled once, and used again by later runs.
-//! Never changes what is complete before what replaces it is complete.
+//! The folder of `sealwire dev`: used by one process at a time, filled once, and used again by later runs.
+//! Never changes a complete setup before its replacement is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -17,31 +17,31 @@ use crate::files::{at, make_folder, restrict, write_public};
 use crate::parties::{self, AGENTS};
 use crate::sandbox::{BENCH_USER, SERVICE_USER, STATE, Sandbox, TOKEN_S, TOOLS_USER, broker_config};
 
-/// The folder, which nobody else has until this is dropped.
+/// The folder. After [`Folder::take`], locked until this is dropped.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
     _lock: Option<File>,
 }
 
-/// An agent of the set-up.
+/// An agent of the setup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Member {
     pub(super) agent: Name,
-    /// What its tokens say.
+    /// The roles in its tokens.
     pub(super) roles: Vec<String>,
 }
 
-/// Marks a folder as ours, and is locked by who uses it. Holds its process id.
+/// Marks a folder as ours. The process that uses the folder locks this file and writes its process id into it.
 const MARK: &str = ".sealwire-dev";
-/// Who takes part. The last file that is written: where it is, everything is.
+/// The agents. Written last: if this file exists, so does everything else.
 const MEMBERS: &str = "agents.json";
-/// Where a new set-up is made.
+/// Where a new setup is built.
 const BESIDE: &str = ".new";
 
 impl Folder {
-    /// Whether it can be taken. It is made if there is none.
+    /// Checks that the folder can be taken, and creates it if there is none.
     pub(super) fn check(path: &Path) -> Result<(), Failure> {
         make_folder(path)?;
         if !is_marked(path) && fs::read_dir(path).map_err(|error| at(path, &error))?.next().is_some() {
@@ -53,7 +53,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Takes the folder, which is made if there is none.
+    /// Takes the folder, and creates it if there is none.
     pub(super) fn take(path: &Path) -> Result<Self, Failure> {
         let fail = |error: std::io::Error| at(path, &error);
         Self::check(path)?;
@@ -64,7 +64,7 @@ impl Folder {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut process = String::new();
-                // Told if it can be read.
+                // The process id is only for the message.
                 let _ = mark.take(20).read_to_string(&mut process);
                 let message =
                     format!("a `sealwire dev` (process {}) uses `{}` already", process.trim(), path.display());
@@ -78,7 +78,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), _lock: Some(mark) })
     }
 
-    /// A folder that is complete, whether a process uses it or not.
+    /// Opens a complete folder, whether a process uses it or not.
     pub(super) fn visit(path: &Path) -> Result<Self, Failure> {
         let folder = Self { path: path.to_owned(), _lock: None };
         if is_marked(path) && folder.is_complete() {
@@ -95,13 +95,13 @@ impl Folder {
         mark.is_ok_and(|mark| matches!(mark.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// Whether there is a set-up in it.
+    /// Whether it contains a complete setup.
     pub(super) fn is_complete(&self) -> bool {
         self.file(MEMBERS).exists()
     }
 
-    /// Makes a new set-up. What was there before goes when all of the new one is there, if it is `fresh`; what was never a
-    /// set-up's stays.
+    /// Creates a new setup. With `fresh`, it replaces an earlier one, once all of the new one is there; files that were never
+    /// part of a setup stay.
     pub(super) fn fill(&self, fresh: bool) -> Result<(), Failure> {
         let beside = self.file(BESIDE);
         let fail = |error: std::io::Error| at(&self.path, &error);
@@ -109,9 +109,9 @@ impl Folder {
             fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
         };
         if !fresh && names(&self.path).map_err(fail)?.iter().any(|name| name != MARK && name != BESIDE) {
-            let message = format!("the set-up in `{}` is incomplete: `{MEMBERS}` is missing", self.path.display());
+            let message = format!("the setup in `{}` is incomplete: `{MEMBERS}` is missing", self.path.display());
             return Err(Failure::input(message).help(
-                "restore that; or begin anew with `--fresh`, which replaces keys, agents and all policies there",
+                "restore it, or start afresh with `--fresh`, which replaces keys, agents and all policies there",
             ));
         }
         if beside.exists() {
@@ -119,7 +119,7 @@ impl Folder {
         }
         fs::create_dir(&beside).map_err(fail)?;
         let sandbox = Sandbox::new(&beside)?;
-        // The address is set at each start.
+        // A placeholder: each start sets the address.
         sandbox.connect_to("nats://127.0.0.1:4222")?;
         let tools = beside.join(format!("{TOOLS_USER}.password"));
         write_secret(&tools, sandbox.password(TOOLS_USER), true).or_fail(Exit::Input)?;
@@ -129,7 +129,7 @@ impl Folder {
         });
         let members = members.collect::<Result<Vec<_>, Failure>>()?;
 
-        // Agents that were added, as far as it can be told, and what a start and a service write beside the rest.
+        // Files of agents that were added, as far as known, and files that `sealwire dev` and the service wrote at run time.
         let agents = self.members().unwrap_or_default();
         let of_agents =
             agents.iter().flat_map(|Member { agent, .. }| [format!("{agent}.creds.json"), format!("{agent}.jwt")]);
@@ -137,7 +137,7 @@ impl Folder {
         let old = of_agents.chain(of_state).chain([BENCH_PASSWORD, BARE_LOGIN].map(str::to_owned));
         let new = names(&beside).map_err(fail)?;
 
-        // From here on the old one is incomplete, until the new one is not.
+        // From here on, the folder counts as incomplete until the new setup is in place.
         remove(&self.file(MEMBERS)).map_err(fail)?;
         for old in old {
             remove(&self.file(&old)).map_err(fail)?;
@@ -157,7 +157,7 @@ impl Folder {
         serde_json::from_str(&text).map_err(|error| Failure::input(format!("`{}`: {error}", path.display())))
     }
 
-    /// Adds an agent, of whom everything else is written.
+    /// Adds an agent whose other files are already written.
     pub(super) fn add(&self, member: Member) -> Result<(), Failure> {
         let mut members = self.members()?;
         members.push(member);
@@ -179,13 +179,13 @@ impl Folder {
         }
         for Member { agent, .. } in self.members()? {
             let bus = self.credentials(&agent)?.bus();
-            // Nothing else than what we wrote: this becomes a part of the broker's configuration.
+            // Accept only what we wrote ourselves: it becomes part of the broker's configuration.
             let ours = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
             match bus.password {
                 Some(password) if ours(&password) => users.push((agent.to_string(), password.to_string())),
                 _ => {
                     return Err(Failure::input(format!(
-                        "the credentials of `{agent}` lack the password that `dev` gave"
+                        "the credentials of `{agent}` lack the password that `sealwire dev` gave it"
                     )));
                 }
             }
@@ -193,7 +193,7 @@ impl Folder {
         Ok(broker_config(users.iter().map(|(user, password)| (user.as_str(), password.as_str()))))
     }
 
-    /// Gives the bare requests of `sealwire bench` a password, if they have none: folders of earlier versions lack it.
+    /// Creates the password for the bare requests of `sealwire bench` if it is missing, as in folders of earlier versions.
     pub(super) fn admit_bench(&self) -> Result<(), Failure> {
         let file = self.file(BENCH_PASSWORD);
         if file.exists() {
@@ -202,7 +202,7 @@ impl Folder {
         write_secret(&file, &Nonce::random().to_text(), false).or_fail(Exit::Input)
     }
 
-    /// Writes down as whom bare requests are made.
+    /// Writes the broker login of bare requests.
     pub(super) fn write_bench_login(&self, url: &str) -> Result<(), Failure> {
         let login = BusConfig {
             user: Some(BENCH_USER.to_owned()),
@@ -213,7 +213,7 @@ impl Folder {
         write_secret(&self.file(BARE_LOGIN), &(text + "\n"), true).or_fail(Exit::Input)
     }
 
-    /// Writes the broker's address into the configuration and the credentials, if it is another one now. All else in them
+    /// Writes the broker's address into the configuration and the credentials if it has changed. Everything else in them
     /// stays as it is.
     pub(super) fn connect_to(&self, url: &str) -> Result<(), Failure> {
         let before = self.config()?.nats.urls.first().cloned().unwrap_or_default();
@@ -280,10 +280,10 @@ impl Folder {
 }
 
 const CONFIG: &str = "sealwire.toml";
-/// The password of bare requests.
+/// The file with the password of bare requests.
 const BENCH_PASSWORD: &str = "bench.password";
 
-/// Whether a folder is that of a `sealwire dev`. A link is no mark: it would be written where it leads.
+/// Whether a folder belongs to `sealwire dev`. A symbolic link is no mark: writing to it would write elsewhere.
 pub(crate) fn is_marked(folder: &Path) -> bool {
     fs::symlink_metadata(folder.join(MARK)).is_ok_and(|mark| mark.is_file())
 }

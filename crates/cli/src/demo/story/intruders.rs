@@ -1,5 +1,5 @@
-//! What others put into open calls of the planner, and how they would end them.
-//! Never takes it for granted that nothing happened: what is refused was counted, and what goes on was seen to go on.
+//! How others inject messages into the planner's open calls, and try to end them.
+//! Never takes it for granted that nothing happened: refusals are counted, and calls are seen to go on.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub(super) async fn play(told: &mut Told, out: &Output, cast: &Cast<'_>) -> Resu
     let (said, took) = refused(planner, &mut ticks, put).await?;
     told.line(out, "... planner's own control message, as if it were one", REFUSED, said, took)?;
 
-    // From here on, what is overheard of control is the job's.
+    // From here on, overheard control messages are the job's.
     let mut job = Job::start(planner);
     let mut operators_inbox = mallory.overhear("_INBOX.operator.>").await?;
     let mut operators = Ticks::start(operator);
@@ -64,7 +64,7 @@ pub(super) async fn play(told: &mut Told, out: &Output, cast: &Cast<'_>) -> Resu
 
 const FORGED: &str = r#"{"jsonrpc":"2.0","method":"clock/ticks","params":{"tick":666,"at":0}}"#;
 
-/// What comes of something that is put into an open call: nothing is taken but what is its own.
+/// The outcome of an injection into an open call: how many messages were refused, and whether the call goes on.
 async fn refused(
     agent: &Client,
     open: &mut impl GoesOn,
@@ -81,7 +81,7 @@ async fn refused(
     Ok((went_on.err().unwrap_or_else(|| format!("{} refused, it goes on", refused())), began.elapsed()))
 }
 
-/// Others than its caller, and what is not meant for it, end no job.
+/// Neither another agent nor a cancellation of another call can end a job.
 async fn cancels(
     told: &mut Told,
     out: &Output,
@@ -91,7 +91,7 @@ async fn cancels(
     control: &mut Overheard,
 ) -> Result<(), Failure> {
     let Cast { stage, mallory, planner, .. } = *cast;
-    // The job's own control names the call.
+    // A control message of the job itself names the call.
     let is_its_own = |claims: &ControlClaims| claims.req == frame.request();
     let (genuine, claims) = control.first(|message| control_claims(message).filter(is_its_own)).await?;
     let cancel = |key: &AgentKey, token: &str| {
@@ -109,7 +109,7 @@ async fn cancels(
     let forged = cancel(&guessed, &stage.sandbox.token("planner", &["calculator"], 60)?)?;
     let teller = cancel(&stage.sandbox.key("teller")?, &stage.sandbox.token("teller", &["teller"], 60)?)?;
     let mut other = Job::start(planner);
-    // Of one that was not sent yet nobody needs to be told.
+    // Wait until it has begun: cancelling a call that was not sent yet sends nothing.
     let _begun = other.go_on(1).await;
     other.cancel().await;
     let is_cancel = |claims: &ControlClaims| claims.op == ControlOp::Cancel && claims.req != frame.request();
@@ -127,7 +127,7 @@ async fn cancels(
     Ok(())
 }
 
-/// A policy that changes ends what it does not allow any more.
+/// A changed policy ends the calls that it no longer allows.
 async fn policy(
     told: &mut Told,
     out: &Output,
@@ -148,7 +148,7 @@ async fn policy(
     let (end, took) = timed(end).await;
     let denied = format!("{} permission denied: no longer, and it had begun", code::PERMISSION_DENIED);
     told.line(out, "... the policy is edited: jobs have 5 steps at most", &denied, end, took)?;
-    // More than can have been under way.
+    // More than can have been on the way.
     let (went_on, took) = timed(ticks.go_on(60)).await;
     let said = went_on.err().unwrap_or_else(|| UNMOVED.to_owned());
     told.line(out, "... clock/ticks, which it still allows", UNMOVED, said, took)

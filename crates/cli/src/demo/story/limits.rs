@@ -1,5 +1,5 @@
-//! A limit on an argument: the call that is over it, why it is denied, and the spellings that do not get past it.
-//! Never explains by hand: the words are the library's, from the policies that the service has.
+//! A limit on an argument: a call that exceeds it, why it is denied, and spellings that do not get past it.
+//! Never explains by hand: the words are the library's, from the policies that the service uses.
 
 use std::fmt::Write as _;
 
@@ -54,7 +54,7 @@ fn why(stage: &Stage) -> Result<String, Failure> {
     Ok(in_words(&set.explain(&question)))
 }
 
-/// The rules that could have allowed it, and what they ask that the call has not.
+/// The rules that could have allowed the call, and the conditions that it did not meet.
 fn in_words(explanation: &Explanation) -> String {
     let mut text = format!("       {}", explanation.decision.reason);
     let rules = explanation.principals.iter().flat_map(|party| &party.rules);
@@ -67,7 +67,7 @@ fn in_words(explanation: &Explanation) -> String {
     text
 }
 
-/// What a rule asks, and what the call had instead where the arguments are concerned: the reader has a clock.
+/// What a rule asks, and what the call had instead. The time is left out: the reader has a clock.
 fn asked(part: &ConditionExplanation) -> String {
     let had = part.actual.as_ref().filter(|actual| !actual.starts_with("minute_of_week"));
     had.map_or_else(|| part.condition.clone(), |had| format!("{} ({had})", part.condition))

@@ -1,5 +1,5 @@
-//! What comes in parts and goes on for a while: what an agent sees of it, and what comes of it when somebody loses, repeats,
-//! exchanges or forges parts, or would end it in the agent's place.
+//! Streams and long-running calls: what an agent sees of them, also when somebody drops, repeats, swaps or forges parts, or tries
+//! to end a call in the agent's place.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,10 @@ use crate::sandbox::SERVICE;
 
 /// A text of five words.
 const TEXT: &str = "each word is signed alone";
-/// How long a call has of which something never arrives: much more than it needs.
+/// The deadline of a call of which some part never arrives: much more than it needs.
 const CUT: Duration = Duration::from_secs(2);
 
-/// Who takes part.
+/// Who takes part in the scenario.
 #[derive(Clone, Copy)]
 pub(super) struct Cast<'a> {
     pub(super) stage: &'a Stage,
@@ -34,15 +34,15 @@ pub(super) struct Cast<'a> {
 }
 
 pub(super) async fn play(told: &mut Told, out: &Output, cast: &Cast<'_>) -> Result<(), Failure> {
-    heading(out, "What comes in parts, and goes on for a while")?;
+    heading(out, "What comes in parts and goes on for a while")?;
     permitted(told, out, cast.planner).await?;
-    // These two wait for what never comes, until some time after their deadline.
+    // These two wait for something that never comes, until some time after their deadlines.
     let word_cut = Intercepted::start(cast.stage, Tampering::Cut(3)).await?;
     let end_cut = Intercepted::start(cast.stage, Tampering::CutEnd).await?;
     let meanwhile = async {
         heading(out, "What a man in the middle of planner's connection does to that")?;
         intercepted(told, out, cast.stage).await?;
-        heading(out, "What others put between, and how they would end it")?;
+        heading(out, "What others slip in, and how they try to end it")?;
         intruders::play(told, out, cast).await
     };
     let (word, end, played) = tokio::join!(
@@ -51,7 +51,7 @@ pub(super) async fn play(told: &mut Told, out: &Output, cast: &Cast<'_>) -> Resu
         meanwhile
     );
     played?;
-    heading(out, "What is cut for good")?;
+    heading(out, "What is lost for good")?;
     let expected = "2 of 5 words, then: outcome unknown";
     told.line(out, "text/echo: word 3 is lost, however often it is sent", expected, word.0, word.1)?;
     told.line(out, "job/run: so is the last message", "5 of 5 steps, then: outcome unknown", end.0, end.1)
@@ -61,9 +61,9 @@ async fn permitted(told: &mut Told, out: &Output, planner: &Client) -> Result<()
     let (said, took) = timed(echo(planner, ENOUGH)).await;
     told.line(out, "planner calls text/echo, and takes word by word", "5 of 5 words, in order", said, took)?;
     let (said, took) = timed(ticks(planner)).await;
-    told.line(out, "planner listens to clock/ticks, and ends that", "5 ticks, in order; ended", said, took)?;
+    told.line(out, "planner listens to clock/ticks, and stops", "5 ticks, in order; ended", said, took)?;
     let (said, took) = timed(job(planner, 3, ENOUGH)).await;
-    told.line(out, "planner runs job/run, and hears how far it is", "3 of 3 steps, done", said, took)?;
+    told.line(out, "planner runs job/run, and hears how far it has come", "3 of 3 steps, done", said, took)?;
     let mut job = Job::start(planner);
     let cancelled = async {
         match job.go_on(2).await {
@@ -82,7 +82,7 @@ async fn intercepted(told: &mut Told, out: &Output, stage: &Stage) -> Result<(),
     told.line(out, "text/echo: word 3 is lost, once", "5 of 5 words, in order", said, took)?;
     middle.relay.now(Tampering::Swap(3));
     let (said, took) = timed(middle.sees(echo(&middle.agent, ENOUGH))).await;
-    told.line(out, "text/echo: words 3 and 4 change places", "5 of 5 words, in order", said, took)?;
+    told.line(out, "text/echo: words 3 and 4 are swapped", "5 of 5 words, in order", said, took)?;
     middle.relay.now(Tampering::Triple);
     let (said, took) = timed(middle.sees(ticks(&middle.agent))).await;
     told.line(out, "clock/ticks: each tick comes three times", "5 ticks, in order; ended", said, took)?;
@@ -105,16 +105,16 @@ impl Intercepted {
         Ok(Self { relay, agent })
     }
 
-    /// What the agent says, if there was something to see.
+    /// What the agent reports, if the tampering took place.
     async fn sees(&self, said: impl Future<Output = String>) -> String {
         let said = said.await;
         if self.relay.is_done() { said } else { "nobody did anything".to_owned() }
     }
 }
 
-/// Something that goes on.
+/// Something that goes on for a while.
 pub(super) trait GoesOn {
-    /// Waits for so many parts more, in their order. Else, what came instead.
+    /// Waits for this many more parts, in order. Otherwise returns what came instead.
     async fn go_on(&mut self, more: u64) -> Result<(), String>;
 }
 
@@ -150,7 +150,7 @@ impl GoesOn for Ticks {
     }
 }
 
-/// A `job/run`, under way.
+/// A running `job/run`.
 pub(super) struct Job {
     stream: CallStream<Value>,
     steps: watch::Receiver<u64>,
@@ -158,7 +158,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// One that goes on for a minute.
+    /// Starts one that runs for a minute.
     pub(super) fn start(agent: &Client) -> Self {
         Self::of(agent, 600, Duration::from_secs(90))
     }
@@ -172,7 +172,7 @@ impl Job {
         Self { stream: request.stream("job/run", json!({ "steps": steps })), steps: told, began }
     }
 
-    /// Whether the service says that it has ended.
+    /// Cancels it, and returns whether the service confirms that it has ended.
     pub(super) async fn cancel(self) -> bool {
         self.stream.cancel().await
     }
@@ -180,7 +180,7 @@ impl Job {
 
 impl GoesOn for Job {
     async fn go_on(&mut self, more: u64) -> Result<(), String> {
-        // A step takes a tenth of a second: what was told before now is of fewer.
+        // A step takes a tenth of a second, so what was reported before now is of fewer steps.
         let before = u64::try_from(self.began.elapsed().as_millis() / 100).unwrap_or(u64::MAX);
         tokio::select! {
             end = self.stream.next() => Err(match end {
@@ -203,7 +203,7 @@ fn progress(note: &Request) -> Option<u64> {
     Some(progress as u64)
 }
 
-/// What an agent has of [`TEXT`], sent back word by word.
+/// Calls `text/echo` with [`TEXT`], and reports which words the agent got.
 async fn echo(agent: &Client, deadline: Duration) -> String {
     let request = agent.request(SERVICE).deadline(deadline);
     let mut stream = request.stream::<String>("text/echo", json!({ "text": TEXT }));
@@ -223,7 +223,7 @@ async fn echo(agent: &Client, deadline: Duration) -> String {
     format!("{came} of 5 words, then: {end}")
 }
 
-/// Five ticks, and the end of that.
+/// Takes five ticks, then ends the subscription.
 async fn ticks(agent: &Client) -> String {
     let mut ticks = Ticks::start(agent);
     match ticks.go_on(5).await {
@@ -233,7 +233,7 @@ async fn ticks(agent: &Client) -> String {
     }
 }
 
-/// A job, from its beginning to its end.
+/// Runs a job from beginning to end.
 pub(super) async fn job(agent: &Client, steps: u64, deadline: Duration) -> String {
     let Job { stream, steps: told, .. } = Job::of(agent, steps, deadline);
     let end = match stream.finish::<Value>().await {
@@ -250,5 +250,5 @@ fn ended(error: ClientError) -> String {
     }
 }
 
-/// More than any of it takes.
+/// More time than any of it takes.
 pub(super) const ENOUGH: Duration = Duration::from_secs(30);
