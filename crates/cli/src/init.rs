@@ -1,5 +1,5 @@
-//! `sealwire init`: a service of one's own and its first caller, as a project that builds and runs.
-//! Never writes into a folder that has anything in it, and leaves none half written.
+//! `sealwire init`: creates the user's own service and its first caller, as a project that builds and runs.
+//! Never writes into a folder that is not empty, and never leaves one half written.
 
 mod files;
 
@@ -14,10 +14,10 @@ use crate::output::Output;
 use files::Files;
 use sealwire_nats_server as nats_server;
 
-/// Make a project in an empty folder: a service and a client, their keys, configuration, a policy and its tests
+/// Create a project in an empty folder: a service and a client, with keys, configuration, a policy and its tests
 ///
-/// The agent's token renews itself. Nothing is started: what to run is printed, and how to add agents, roles, methods and
-/// replicas.
+/// The agent's token renews itself. Nothing is started; the command prints what to run, and how to add agents, roles, methods
+/// and replicas.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ Examples:
   sealwire init hello --service math --agent planner --port 4333
   sealwire init . --url nats://127.0.0.1:4222")]
 pub(crate) struct Init {
-    /// The folder; it is made if there is none
+    /// The folder; created if there is none
     #[arg(value_name = "FOLDER", default_value = ".")]
     folder: PathBuf,
     /// The service's name
@@ -37,10 +37,10 @@ pub(crate) struct Init {
     /// The language of the programs
     #[arg(long, value_enum, default_value_t)]
     language: Language,
-    /// The port on 127.0.0.1 of a broker that is yet to be started
+    /// The port on 127.0.0.1 for a broker that you will start
     #[arg(long, default_value_t = 4222)]
     port: u16,
-    /// A broker that runs already, with JetStream and without users
+    /// The URL of a broker that is already running, with JetStream and without users
     #[arg(long, value_name = "URL", conflicts_with = "port")]
     url: Option<String>,
 }
@@ -56,9 +56,8 @@ impl Init {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let Language::Rust = self.language;
         if self.service.as_str() == "rpc" {
-            let failure =
-                Failure::input("a service of the name `rpc` would have methods of names that are the library's own");
-            return Err(failure.help("give another `--service`"));
+            let failure = Failure::input("a service named `rpc` would have method names that are the library's own");
+            return Err(failure.help("choose another name with `--service`"));
         }
         let folder = self.folder.display().to_string();
         let url = match &self.url {
@@ -68,7 +67,7 @@ impl Init {
                 let port = self.port;
                 let failure = Failure::input(format!("port {port} of 127.0.0.1 is in use, and nothing was written"));
                 return Err(failure.help(format!(
-                    "`--port` takes another one for a broker of your own; `--url nats://127.0.0.1:{port}` uses the one there"
+                    "choose another `--port` for your own broker, or use the one there with `--url nats://127.0.0.1:{port}`"
                 )));
             }
         };
@@ -84,13 +83,13 @@ impl Init {
             let run: String = run.iter().map(|line| format!("  {line}\n")).collect();
             format!(
                 "made the service `{service}` and its agent `{agent}` in {folder}\n\n\
-                 Run, each in a terminal of its own{place}:\n{run}\n\
-                 One more of everything, while they run:\n\
+                 Run each of these in its own terminal{place}:\n{run}\n\
+                 To add more while they run:\n\
                  \x20 an agent    sealwire keys new-agent indexer --config sealwire.toml --role calculator\n\
                  \x20 a role      printf '\\n[role.auditor]\\nallow = [\"{service}/add\"]\\n' >> policies/{service}.toml\n\
                  \x20 a method    printf '\\n[method.\"{service}/sub\"]\\n' >> policies/{service}.toml    # once src/bin/service.rs has it\n\
                  \x20 a replica   cargo run --bin service\n\n\
-                 README.md says what each file is."
+                 README.md explains what each file is."
             )
         })?;
         Ok(Exit::Ok)

@@ -1,5 +1,5 @@
-//! The folder of a service in development: its configuration, and the key that its tokens are issued with beside it.
-//! Never issues a token: it writes down the command that does.
+//! The folder of a service in development: its configuration, and next to it the key that signs its tokens.
+//! Never issues a token: it only composes the command that does.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use sealwire::{Config, Name};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::policy;
 
-/// The key of `sealwire keys new-token-key`, under the name that it has unless told otherwise.
+/// The file of `sealwire keys new-token-key`, under its default name.
 pub(crate) const TOKEN_KEY: &str = "token-key.json";
 
-/// A configuration, and where it is.
+/// A configuration and its folder.
 pub(crate) struct Project {
     pub(crate) config: Config,
     pub(crate) audience: Audience,
@@ -29,14 +29,14 @@ impl Project {
         Ok(Self { config, audience, folder: folder.to_owned() })
     }
 
-    /// The key that agents with Ed25519 keys pin, if the service has one.
+    /// The service's public key, which agents with Ed25519 keys pin, if it has one.
     pub(crate) fn service_key(&self) -> Result<Option<ServicePublicKey>, Failure> {
         let Some(path) = &self.config.keys.service_key else { return Ok(None) };
         Ok(Some(read_service_key(path, &self.audience).or_fail(Exit::Input)?.public()))
     }
 
-    /// The command by which the agent with these credentials gets a token with these roles, and the policies that know the
-    /// roles; `None` if whoever issues the service's tokens is not here.
+    /// The command with which the agent of these credentials gets a token with these roles, and the policies that define the
+    /// roles; `None` if the key that signs the service's tokens is not here.
     pub(crate) fn token_command(
         &self,
         agent: &Name,
@@ -49,11 +49,11 @@ impl Project {
                 return Ok(None);
             }
             let failure = Failure::input(format!("there is no `{}`, so roles cannot be given here", key.display()));
-            return Err(failure.help("leave out `--role`: whoever issues the service's tokens gives roles"));
+            return Err(failure.help("leave out `--role`: the issuer of the service's tokens assigns roles"));
         }
         let (policies, _) = policy::read(&self.config.policy.folder, &policy::known_methods())?;
         policy::check_roles(&policies, roles)?;
-        // The command is run in the folder of the credentials. While that is this one, both can be moved together.
+        // The command runs in the folder of the credentials. If that is this folder, a relative path lets both move together.
         let of =
             |path: &Path| path.parent().map(|folder| Path::new(".").join(folder)).and_then(|it| it.canonicalize().ok());
         let is_here = of(credentials) == self.folder.canonicalize().ok();
@@ -68,7 +68,7 @@ impl Project {
     }
 }
 
-/// How this command is called from elsewhere: by its name if that finds it, else by where it is.
+/// How to run this command from elsewhere: by its name if PATH finds it, otherwise by its path.
 pub(crate) fn program() -> String {
     const NAME: &str = "sealwire";
     let Ok(own) = std::env::current_exe().and_then(|path| path.canonicalize()) else { return NAME.to_owned() };
@@ -82,5 +82,7 @@ pub(crate) fn program() -> String {
 
 fn text(path: &Path) -> Result<String, Failure> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| Failure::input(format!("`{}` is no UTF-8 text, and is to stand in a JSON file", path.display())))
+    text.ok_or_else(|| {
+        Failure::input(format!("`{}` is not UTF-8, so it cannot be written to a JSON file", path.display()))
+    })
 }

@@ -1,5 +1,5 @@
-//! `sealwire tools`: which definitions of tools are approved, what servers say now, and the operator's word on it.
-//! Never approves what was not shown, with everything in it that hides made visible.
+//! `sealwire tools`: compares the tool definitions of servers with the approved ones, and lets the operator approve them.
+//! Never approves a definition that was not shown, with its invisible characters made visible.
 
 mod approve;
 mod diff;
@@ -33,21 +33,21 @@ impl Tools {
     }
 }
 
-/// Whose tools.
+/// The servers whose tools are meant.
 #[derive(Args)]
 pub(crate) struct Servers {
-    /// The configuration file, whose backends of kind `mcp` are asked
+    /// The configuration file; its backends of kind `mcp` are asked
     #[arg(long, value_name = "FILE", default_value = "sealwire.toml")]
     config: PathBuf,
-    /// The one that `sealwire serve mcp --url URL` serves, instead of those of the file
+    /// Ask the server of `sealwire serve mcp --url URL` instead of those in the file
     #[arg(long, value_name = "URL", conflicts_with = "command")]
     url: Option<String>,
-    /// The one that `sealwire serve mcp -- COMMAND` serves, instead of those of the file
+    /// Ask the server of `sealwire serve mcp -- COMMAND` instead of those in the file
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
 }
 
-/// What servers say now, beside what is approved.
+/// The tools that servers offer now, and the lock file with the approved ones.
 pub(crate) struct Found {
     pub(crate) path: PathBuf,
     pub(crate) lock: Lock,
@@ -62,7 +62,7 @@ pub(crate) struct Tool {
 }
 
 impl Servers {
-    /// Starts the servers, asks them, and ends them.
+    /// Starts the servers, asks them for their tools, and stops them.
     pub(crate) fn ask(self) -> Result<Found, Failure> {
         let config = Config::load(&self.config).or_fail(Exit::Input)?;
         let backends: Vec<BackendConfig> = if self.command.is_empty() && self.url.is_none() {

@@ -1,4 +1,5 @@
-//! The files of a new project. Never leaves some of them without the others.
+//! The files of a new project.
+//! Never leaves some of them without the others.
 
 use std::fs;
 use std::path::Path;
@@ -14,16 +15,16 @@ use crate::keys::add_to_ring;
 use crate::parties::{ENVIRONMENT, named};
 use crate::project::{Project, TOKEN_KEY};
 
-/// What the templates call the service and the agent, and where their broker is.
+/// What the templates call the service and the agent, and the address of their broker.
 pub(super) const SERVICE: &str = "math";
 pub(super) const AGENT: &str = "planner";
 const URL: &str = "nats://127.0.0.1:4222";
 const RUN: &str = "sealwire nats-server --port 4222\ncargo run --bin service\ncargo run --bin client";
-/// The role of the policy, and the issuer of the configuration.
+/// The role in the policy, and the issuer in the configuration.
 const ROLE: &str = "calculator";
 const ISSUER: &str = "https://issuer.dev.invalid";
 
-/// What does not depend on keys. `examples` builds the programs, so they are what the README shows.
+/// The files that do not depend on keys. `examples` builds the programs, so they are what the README shows.
 const TEMPLATES: [(&str, &str); 6] = [
     ("README.md", include_str!("README.md")),
     ("sealwire.toml", include_str!("sealwire.toml")),
@@ -33,13 +34,13 @@ const TEMPLATES: [(&str, &str); 6] = [
     ("src/bin/client.rs", include_str!("../../templates/client.rs")),
 ];
 
-/// A project that is to be written.
+/// A project to be written.
 pub(super) struct Files<'a> {
     pub(super) folder: &'a Path,
     pub(super) service: &'a Name,
     pub(super) agent: &'a Name,
     pub(super) url: &'a str,
-    /// What is to be run, a line each.
+    /// The commands to run, a line each.
     pub(super) run: &'a [String],
 }
 
@@ -54,7 +55,7 @@ impl Files<'_> {
         make_folder(self.folder)?;
         let written = self.write_all(sources);
         if written.is_err() {
-            // It was empty, so whatever is there now is ours. What cannot be removed does no harm.
+            // The folder was empty, so everything in it is ours. A file that cannot be removed does no harm.
             let entries = fs::read_dir(self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
             for path in entries.filter(|path| !is_kept(path)) {
                 let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
@@ -73,7 +74,7 @@ impl Files<'_> {
         };
         let (folder, name) = (self.folder.display(), found.file_name().unwrap_or_default().display().to_string());
         let failure = Failure::input(format!("`{folder}` is not empty (`{name}` is in it), and nothing was written"));
-        Err(failure.help("name a folder that is empty or not there yet: `sealwire init FOLDER`"))
+        Err(failure.help("name a folder that is empty or does not exist yet: `sealwire init FOLDER`"))
     }
 
     fn write_all(&self, sources: Option<&Path>) -> Result<(), Failure> {
@@ -87,7 +88,7 @@ impl Files<'_> {
         self.public("Cargo.toml", &manifest(self.service, sources))?;
         self.public(".gitignore", "/target\n*.creds.json\nring.json\nservice-key.json\ntoken-key.json\n")?;
         if let Some(lock) = sources.and_then(|folder| fs::read_to_string(folder.join("Cargo.lock")).ok()) {
-            // Those versions are the tested ones, and need not be asked for.
+            // These versions are the tested ones, and Cargo need not resolve any.
             self.public("Cargo.lock", &lock)?;
         }
         self.keys()
@@ -117,12 +118,12 @@ impl Files<'_> {
             .service_keys(self.service.clone(), vec![service_key.public()])
             .token_command(command.iter().map(String::as_str));
         credentials.save(&file, false).or_fail(Exit::Input)?;
-        // Whatever a start would say.
+        // Reports whatever the service would report when it starts.
         project.config.check().or_fail(Exit::Input)
     }
 
     fn named(&self, text: &str) -> String {
-        // In one go, since either name may be the other one's in the templates.
+        // Via a placeholder, since the service may be named like the template's agent, and the agent like its service.
         let text = text
             .replace(RUN, &self.run.join("\n"))
             .replace(URL, self.url)
@@ -136,7 +137,7 @@ impl Files<'_> {
     }
 }
 
-/// What a folder may have in it before there is anything.
+/// Whether an entry may be in a folder that counts as empty.
 fn is_kept(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == ".git")
 }
@@ -149,20 +150,21 @@ fn manifest(service: &Name, sources: Option<&Path>) -> String {
     format!(
         "[package]\nname = \"sealwire-{service}\"\nversion = \"0.1.0\"\nedition = \"2024\"\npublish = false\n\n\
          [dependencies]\n\
-         # The shared guard is what any number of replicas have.\n\
+         # With the shared guard, the service can have any number of replicas.\n\
          sealwire = {{ {sealwire}, features = [\"shared-guard\"] }}\nserde = {{ version = \"1\", features = [\"derive\"] }}\n\
          tokio = {{ version = \"1\", features = [\"macros\", \"rt-multi-thread\", \"signal\"] }}\n\
          # What the service logs, and where.\n\
          tracing = \"0.1\"\n\
          tracing-subscriber = {{ version = \"0.3\", default-features = false, features = [\"ansi\", \"fmt\"] }}\n\n\
-         # No member of a workspace that it may lie in.\n[workspace]\n"
+         # Not a member of any workspace that the folder may be in.\n[workspace]\n"
     )
 }
 
-/// The sources that this command was built from, if its package lies in a checkout that is still there. A package from a
-/// registry does not: what is in a folder above it, as where it is vendored, is somebody else's.
+/// The sources that this command was built from, if its package is in a checkout that still exists. A package from a registry is
+/// not: the folders above it, for example where it is vendored, are somebody else's.
 ///
-/// Who can write there runs programs as whoever builds the project. It may also be somebody else's by now.
+/// Whoever can write there can run code as the user who builds the project, and by now the folder may be somebody else's. Hence
+/// the check of its permissions.
 fn checkout(package: &Path) -> Result<Option<&Path>, Failure> {
     let workspace = package.ancestors().nth(2).filter(|_| package.ends_with("crates/cli"));
     let Some(folder) = workspace.filter(|folder| folder.join("Cargo.toml").exists()) else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! `sealwire tools approve`: shows what is not approved, asks, and writes the lock file.
-//! Never approves what is not usable, nor without an answer.
+//! `sealwire tools approve`: shows each definition that is not approved, asks, and writes the lock file.
+//! Never approves a tool that is unusable, nor, without `--yes`, one that nobody agreed to.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
@@ -11,10 +11,10 @@ use super::{Servers, diff};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 
-/// Approve definitions of tools, as servers give them now: each is shown, and asked for
+/// Approve tool definitions as servers give them now, showing each one and asking
 ///
-/// What is approved is written to tools.lock.toml beside the configuration, and is in force at once in a service that runs. The
-/// servers are started for it, and ended.
+/// Approvals are written to tools.lock.toml next to the configuration, and a running service applies them at once. The servers
+/// are started for this and stopped again.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -22,10 +22,10 @@ Examples:
   sealwire tools approve --tool get_current_time -- mcp-server-time
   sealwire tools approve --yes")]
 pub(crate) struct Approve {
-    /// This tool only; may be given several times
+    /// Only this tool; repeat for several
     #[arg(long = "tool", value_name = "TOOL")]
     tools: Vec<String>,
-    /// Do not ask: what is shown is approved
+    /// Approve everything that is shown, without asking
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -35,11 +35,11 @@ pub(crate) struct Approve {
 impl Approve {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let Self { tools: named, yes, servers } = self;
-        // With `--json` nothing is shown to people.
+        // With `--json`, people are shown nothing, so they cannot be asked.
         let nobody = match (out.is_json(), std::io::stdin().is_terminal()) {
             _ if yes => None,
             (true, _) => Some("`--json` is for scripts"),
-            (false, false) => Some("stdin is no terminal"),
+            (false, false) => Some("stdin is not a terminal"),
             (false, true) => None,
         };
         if let Some(why) = nobody {
@@ -52,7 +52,7 @@ impl Approve {
                 Failure::input(format!("no server has a tool `{name}`")).help("`sealwire tools list` shows them")
             );
         }
-        // Else nothing would be said of it.
+        // Otherwise an unusable tool would be skipped without a word.
         let is_usable =
             |name: &str| found.tools.iter().any(|tool| tool.definition.name == name && tool.standing.is_some());
         if let Some(name) = named.iter().find(|name| !is_usable(name)) {
@@ -79,9 +79,7 @@ impl Approve {
             found.lock.amend(&found.path, pins).or_fail(Exit::Input)?;
         }
         let count = approved.len();
-        out.result(&json!({ "approved": approved }), || {
-            format!("{count} approved; {} has what is", found.path.display())
-        })?;
+        out.result(&json!({ "approved": approved }), || format!("{count} approved; see {}", found.path.display()))?;
         Ok(Exit::Ok)
     }
 }

@@ -1,5 +1,5 @@
-//! `sealwire tools diff`: what is not approved, and in which places it differs from what was.
-//! Never shows a difference that cannot be seen as none.
+//! `sealwire tools diff`: which definitions are not approved, and where they differ from the approved ones.
+//! Never hides a difference in characters that cannot be seen.
 
 use std::fmt::Write as _;
 
@@ -11,16 +11,16 @@ use super::{Servers, Tool};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
-/// Show what differs from what was approved: new tools whole, changed ones place by place
+/// Show what differs from what was approved: new tools in full, changed ones difference by difference
 ///
-/// The servers are started for it, and ended.
+/// The servers are started for this and stopped again.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sealwire tools diff
   sealwire tools diff --exit-code -- mcp-server-time  # 13 if anything differs")]
 pub(crate) struct Diff {
-    /// End with code 13 if anything is not approved
+    /// Exit with code 13 if anything is not approved
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]

@@ -1,5 +1,5 @@
 //! `sealwire tools list`: every tool, and whether it is approved.
-//! Never shows more of a tool than its name and standing.
+//! Never shows more of a tool than its name, its standing and why it is unusable.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::output::Output;
 
 /// List the tools of MCP servers: approved, changed, new, or unusable and why
 ///
-/// The servers are started for it, and ended.
+/// The servers are started for this and stopped again.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
