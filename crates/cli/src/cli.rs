@@ -1,5 +1,5 @@
-//! The command line as a whole: what there is to call, and what all commands have in common.
-//! Never decides what a command does: that is written in its own file.
+//! The command line as a whole: the list of commands, and what all of them share.
+//! Never decides what a command does: that is in the command's own file.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -34,20 +34,20 @@ pub(crate) struct Cli {
 /// The widest line of help.
 const WIDTH: usize = 100;
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Args)]
 #[command(next_help_heading = "Global options")]
 struct Common {
-    /// Print results as JSON on stdout, and all else as lines of JSON on stderr, an error as {"error": {"exit": …, …}}
+    /// Print results as JSON on stdout and everything else as JSON lines on stderr, errors as {"error": {"exit": …, …}}
     #[arg(long, global = true)]
     json: bool,
-    /// How log lines look, text or json, by default json with --json (on stderr; the filter is RUST_LOG=sealwire=debug, for
-    /// example)
+    /// Format of log lines on stderr: text or json. Default: text, or json with --json. Set RUST_LOG to filter them, for
+    /// example RUST_LOG=sealwire=debug
     #[arg(long, global = true, value_enum, value_name = "FORMAT", hide_possible_values = true)]
     log_format: Option<LogFormat>,
 }
 
-/// What clap says of a command line: help, or an error in the form that was asked for. It may be the option that is wrong.
+/// Prints what clap says of the command line: help, or an error. The options may not be parsed, so `--json` is looked up by hand.
 pub(crate) fn misused(mut error: clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
@@ -60,18 +60,18 @@ pub(crate) fn misused(mut error: clap::Error) -> ExitCode {
         }
     }
     if !error.use_stderr() || !std::env::args_os().any(|word| word == "--json") {
-        // Where nobody reads there is nothing left to say.
+        // If nobody reads the output, there is nothing left to do.
         let _ = error.print();
     } else {
         let text = error.render().to_string();
         let text = text.split("\n\nUsage:").next().unwrap_or_default();
         let message = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-        Output::new(true).failure(&Failure::new(Exit::Usage, message).help("`--help` shows what there is"));
+        Output::new(true).failure(&Failure::new(Exit::Usage, message).help("`--help` lists commands and options"));
     }
     if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() }
 }
 
-/// Every command below `command` with this name: it was looked for in another group.
+/// Finds every command below `command` with this name: the user looked for it in the wrong group.
 fn named(command: &clap::Command, path: &str, name: &str, found: &mut Vec<String>) {
     for inner in command.get_subcommands() {
         let path = format!("{path} {}", inner.get_name());
@@ -84,16 +84,11 @@ fn named(command: &clap::Command, path: &str, name: &str, found: &mut Vec<String
 
 #[derive(Subcommand)]
 enum Command {
-    /// Watch agents call each other over NATS with every check enforced: nothing to set up
     Demo(demo::Demo),
-    /// Keep a whole set-up running on this machine, and print what to try
     Dev(dev::Dev),
     Init(init::Init),
-    /// Serve the demonstration methods as a configuration file says
     Serve(serve::Serve),
-    /// Ask which replicas of a service are there, and whether they take messages
     Ping(ping::Ping),
-    /// Run a nats-server on this machine, without users: to try things with
     NatsServer(server::Server),
     Call(call::single::Call),
     Notify(call::notify::Notify),
@@ -104,7 +99,7 @@ enum Command {
     Discover(call::discover::Discover),
     Mcp(mcp::Mcp),
     Door(door::Door),
-    /// Keys of agents, services and token issuers: make, grant, pin, rotate, retire, revoke, list
+    /// Keys of agents, services and token issuers: create, grant, pin, rotate, retire, revoke, list
     #[command(
         subcommand,
         after_help = "\
@@ -124,7 +119,7 @@ Examples:
   sealwire token inspect < planner.jwt"
     )]
     Token(token::Token),
-    /// Access policies: check, test, explain, review, compare and lay out the files
+    /// Access policies: check, test, explain, review, compare and format the files
     #[command(
         subcommand,
         after_help = "\
@@ -134,7 +129,7 @@ Examples:
   sealwire policy explain --agent planner --role calc --method math/add"
     )]
     Policy(policy::Policy),
-    /// Tools of MCP servers: what is approved, what has changed, approve
+    /// Tools of MCP servers: list them, see what has changed, approve them
     #[command(
         subcommand,
         after_help = "\
@@ -144,7 +139,7 @@ Examples:
   sealwire tools approve"
     )]
     Tools(tools::Tools),
-    /// Whole set-ups: keys, broker users, certificates, configuration
+    /// Complete setups: keys, broker users, certificates, configuration
     #[command(
         subcommand,
         after_help = "\
@@ -153,7 +148,7 @@ Examples:
   sealwire setup service ledger --out /sealwire"
     )]
     Setup(setup::Setup),
-    /// The configuration file: its JSON Schema, every key of it
+    /// The configuration file: a reference of all keys, and its JSON Schema
     #[command(
         subcommand,
         after_help = "\
@@ -167,7 +162,7 @@ Examples:
 }
 
 impl Cli {
-    /// Runs the command to its end and reports a failure on stderr.
+    /// Runs the command to completion and reports a failure on stderr.
     pub(crate) fn run(self) -> ExitCode {
         let usual = if self.common.json { LogFormat::Json } else { LogFormat::Text };
         logging::start(self.common.log_format.unwrap_or(usual), self.command.log_level());
@@ -213,12 +208,12 @@ impl Command {
         }
     }
 
-    /// What is logged when RUST_LOG says nothing: a service tells what it does, the others speak up when something is
-    /// wrong. The client library would say a second time, and in its own words, what we are about to tell.
+    /// The log filter if RUST_LOG is not set: a service logs what it does, other commands only what goes wrong. async_nats is
+    /// off, since it would log a second time, in its own words, what we are about to report.
     fn log_level(&self) -> &'static str {
         match self {
             Self::Dev(_) | Self::Serve(_) | Self::Door(_) => "warn,sealwire=info,async_nats=off",
-            // What `tools` shows is what the log would say of them.
+            // `tools` prints what the log would say about the tools.
             Self::Demo(_) | Self::NatsServer(_) | Self::Tools(_) => "error",
             Self::Ping(_)
             | Self::Init(_)
@@ -261,7 +256,7 @@ mod tests {
 
     use super::WIDTH;
 
-    /// The words of a line as a shell would see them, up to the first `|`, `<`, `>` or `#`.
+    /// The words of a line as a shell splits them, up to the first `|`, `<`, `>` or `#`.
     fn words(line: &str) -> Vec<String> {
         let mut words = vec![String::new()];
         let mut quoted = false;
@@ -277,7 +272,7 @@ mod tests {
         words
     }
 
-    /// Every example in the help of `command` and below.
+    /// Every example in the help of `command` and its subcommands.
     fn examples(command: &Command, found: &mut Vec<String>) {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let lines = help.split_once("Examples:\n").map_or("", |(_, lines)| lines).replace("\\\n", " ");
@@ -300,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Help of `command` and of everything below it, as wide as it ever is.
+    /// The help of `command` and its subcommands, at the greatest width.
     fn pages(command: &Command, path: &str, found: &mut Vec<(String, String)>) {
         let path = format!("{path} {}", command.get_name());
         for text in [command.clone().render_help(), command.clone().render_long_help()] {

@@ -1,5 +1,5 @@
-//! Completions: the shells ask this command what could stand there, and the files around it know names.
-//! Never runs, changes or connects to anything, and never offers what a shell could take for more than a word.
+//! Completions: shells ask this command for candidates, and the files nearby provide the names.
+//! Never runs, changes or connects to anything, and never offers what a shell could take for more than one word.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -22,10 +22,10 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 use crate::policy;
 
-/// Print the completion script of a shell
+/// Print the completion script for a shell
 ///
-/// The shell then asks sealwire itself. Services, methods, agents, roles and key ids come from the files in the current
-/// folder, in `sealwire-dev` and beside the credentials in use.
+/// The script asks sealwire for completions. Services, methods, agents, roles and key ids come from the files in the current
+/// folder, in `sealwire-dev` and next to the credentials in use.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -38,8 +38,8 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Through which a shell asks; its script sets it. Whoever has it set gets completions and nothing else: so it is ours alone,
-/// and not `COMPLETE`, which every program of this kind reads.
+/// The variable by which a shell's script asks for completions. Wherever it is set, the command prints completions and nothing
+/// else, so we use our own and not `COMPLETE`, which every program of this kind reads.
 const VARIABLE: &str = "SEALWIRE_COMPLETE";
 
 impl Completions {
@@ -55,12 +55,12 @@ impl Completions {
     }
 }
 
-/// Answers a shell that asks, and ends then.
+/// If a shell asks for completions, answers and exits.
 pub(crate) fn answer() {
     CompleteEnv::with_factory(|| knowing(Cli::command())).var(VARIABLE).complete();
 }
 
-/// The command with what its arguments could be.
+/// The command, with candidates for its arguments.
 fn knowing(command: Command) -> Command {
     command.mut_args(with_candidates).mut_subcommands(knowing)
 }
@@ -91,13 +91,13 @@ fn with_candidates(arg: Arg) -> Arg {
         (_, "ROLE") => names(arg, roles),
         (_, "AGENT") | ("agent" | "subject" | "actor", "NAME") => names(arg, agents),
         (_, "DIR" | "FOLDER") => paths(arg, PathCompleter::dir()),
-        // Else the library would offer every name that a folder holds.
+        // Otherwise clap_complete would offer every file name in a folder.
         _ if arg.get_value_hint() == ValueHint::AnyPath => paths(arg, PathCompleter::any()),
         _ => arg,
     }
 }
 
-/// What the files around say. Of files with secrets, nothing else is kept.
+/// The names in the files nearby. Nothing else is kept, in particular no secrets.
 #[derive(Debug, Default)]
 struct Around {
     services: BTreeSet<String>,
@@ -106,7 +106,7 @@ struct Around {
     kids: BTreeSet<String>,
 }
 
-/// The members of credentials, key rings and configurations that hold names.
+/// The members of credentials, key rings and configurations that contain names.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Says {
@@ -120,7 +120,7 @@ struct Says {
     token_file: Option<PathBuf>,
 }
 
-/// A configuration has a table under this name.
+/// The member `keys`: a list in a key ring, a table in a configuration.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Records {
@@ -134,7 +134,7 @@ struct Record {
     owner: Option<String>,
 }
 
-/// Files beyond that, or larger, are none of ours.
+/// Further files in a folder, and larger ones, are not read: they are not ours.
 const MAX_FILES: usize = 256;
 const MAX_BYTES: u64 = 1024 * 1024;
 
@@ -188,7 +188,7 @@ impl Around {
     }
 }
 
-/// Where names are looked for.
+/// The folders to look for names in.
 fn folders() -> BTreeSet<PathBuf> {
     let in_use = std::env::var_os("SEALWIRE_CREDS").map(PathBuf::from);
     let beside = in_use.and_then(|path| path.parent().map(Path::to_owned));
@@ -198,17 +198,17 @@ fn folders() -> BTreeSet<PathBuf> {
 
 fn text(path: &Path) -> Option<Zeroizing<String>> {
     let metadata = std::fs::metadata(path).ok()?;
-    // A pipe would hold up whoever types.
+    // Only regular files: reading a pipe would block the user's shell.
     (metadata.is_file() && metadata.len() <= MAX_BYTES).then(|| std::fs::read_to_string(path).ok())?.map(Zeroizing::new)
 }
 
-/// The policies around, as far as they have no error.
+/// The policies nearby that have no errors.
 fn policies() -> impl Iterator<Item = PolicySet> {
     let found = folders().into_iter().map(|folder| folder.join("policies")).filter(|folder| folder.is_dir());
     found.filter_map(|folder| PolicySet::load(&folder, &policy::known_methods()).ok()).map(|(set, _)| set)
 }
 
-/// Those that the policies around name.
+/// The methods that the policies nearby name.
 pub(crate) fn methods() -> BTreeSet<String> {
     policies().flat_map(|set| set.methods().names().map(ToString::to_string).collect::<Vec<_>>()).collect()
 }
@@ -232,14 +232,14 @@ fn callers(wanted: fn(CallerGroup) -> Option<String>) -> BTreeSet<String> {
     policies().flat_map(|set| set.callers().into_iter().filter_map(wanted)).filter(|name| is_word(name)).collect()
 }
 
-/// A word to every shell, and nothing more.
+/// Whether every shell takes this as one plain word.
 fn is_word(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:/-".contains(&b))
 }
 
-/// A path that is a word to every shell: bash does not quote what it is offered, and anybody may have named a file in a folder
-/// that is shared, or unpacked. For what is left out, bash goes on by itself, and quotes.
+/// Whether every shell takes this path as one plain word. Bash does not quote the candidates that it is given, and anybody may
+/// have chosen a file name in a shared or unpacked folder. For paths left out, bash falls back to its own completion, which quotes.
 fn is_path(path: &OsStr) -> bool {
     path.to_str().is_some_and(|path| path.chars().all(|c| c.is_alphanumeric() || "_.:/-+,@%".contains(c)))
 }

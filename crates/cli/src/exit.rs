@@ -1,5 +1,5 @@
-//! How the process ends: one number for each kind of outcome, in one place, and what people are told.
-//! Never says more than one line about what went wrong; what lies behind it follows below.
+//! How the process ends: one exit code for each kind of outcome, and the message for people.
+//! Never uses more than one line to say what went wrong; help and causes follow below it.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -12,11 +12,11 @@ use serde::Serialize;
 /// The exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// What was asked for was done.
+    /// Success.
     Ok = 0,
-    /// A fault in sealwire.
+    /// A bug in sealwire.
     Bug = 1,
-    /// The command line is wrong: an option that is none, a missing argument. The number is that of clap.
+    /// The command line is wrong: an unknown option, a missing argument. The same code as clap's.
     Usage = 2,
     /// The policy denies the call.
     Denied = 10,
@@ -24,37 +24,37 @@ pub(crate) enum Exit {
     PolicyInvalid = 11,
     /// A policy does not decide as its tests expect.
     PolicyTestFailed = 12,
-    /// Something differs, and the command line asked to be told so by the exit code.
+    /// Something differs, and the command line asked for an exit code in that case.
     Different = 13,
-    /// The broker cannot be reached, refuses us, or nobody listens there.
+    /// The broker cannot be reached or refuses us, or no service is listening.
     Transport = 20,
     /// The service answered with an error.
     Remote = 21,
-    /// No answer that can be trusted: an unsigned refusal, or a signature that does not hold.
+    /// No answer that can be trusted: an unsigned refusal, or an invalid signature.
     Unverified = 22,
     /// No answer before the deadline.
     Timeout = 23,
     /// A file, a key, a token or another input cannot be used.
     Input = 30,
-    /// A signal came before the end. What shells report of a process that Ctrl-C ended.
+    /// A signal came before the end. The code that shells report for a process that Ctrl-C ended.
     Interrupted = 130,
-    /// SIGTERM came again before the end. What shells report of a process that it ended.
+    /// A second signal came before the end, and was SIGTERM. The code that shells report for a process that SIGTERM ended.
     Terminated = 143,
 }
 
 impl Exit {
     const ALL: [(Self, &str, &str); 14] = [
-        (Self::Ok, "ok", "what was asked for was done"),
-        (Self::Bug, "bug", "a fault in sealwire: please report it"),
+        (Self::Ok, "ok", "success"),
+        (Self::Bug, "bug", "a bug in sealwire: please report it"),
         (Self::Usage, "usage", "the command line is wrong"),
         (Self::Denied, "denied", "the policy denies the call"),
         (Self::PolicyInvalid, "policy_invalid", "the policy files have errors"),
         (Self::PolicyTestFailed, "policy_test_failed", "a policy does not decide as its tests expect"),
-        (Self::Different, "different", "policies differ (`--exit-code`), or files are not laid out (`--check`)"),
-        (Self::Transport, "transport", "the broker cannot be reached, refuses us, or no service listens there"),
+        (Self::Different, "different", "policies differ (`--exit-code`), or files are not formatted (`--check`)"),
+        (Self::Transport, "transport", "the broker cannot be reached or refuses us, or no service is listening"),
         (Self::Remote, "remote_error", "the service answered with an error"),
-        (Self::Unverified, "unverified", "an unsigned refusal, or an answer whose signature does not hold"),
-        (Self::Timeout, "timeout", "no answer before the deadline: whether the call ran is not known"),
+        (Self::Unverified, "unverified", "an unsigned refusal, or an answer whose signature is not valid"),
+        (Self::Timeout, "timeout", "no answer before the deadline: the call may or may not have run"),
         (Self::Input, "input", "a file, a key, a token or another input cannot be used"),
         (Self::Interrupted, "interrupted", "a signal came before the end"),
         (Self::Terminated, "terminated", "a second signal came before the end, and was SIGTERM"),
@@ -72,7 +72,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// `before`, and the list of exit codes, for `--help`.
+/// `before`, followed by the list of exit codes, for `--help`.
 pub(crate) fn table(before: &str) -> String {
     let mut text = format!("{before}\n\nExit codes:\n");
     for (exit, _, meaning) in Exit::ALL {
@@ -95,12 +95,12 @@ pub(crate) struct Failure {
     causes: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<Finding>,
-    /// The service's own error, as it came.
+    /// The service's own error, unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     rpc: Option<Box<RpcError>>,
 }
 
-/// A failure as scripts read it, wherever it stands: the only shape of errors in what this command prints.
+/// A failure for scripts: every error that this command prints as JSON has this shape.
 #[derive(Serialize)]
 pub(crate) struct ErrorObject<'a> {
     exit: u8,
@@ -110,7 +110,7 @@ pub(crate) struct ErrorObject<'a> {
 }
 
 impl Failure {
-    /// A failure in one line that says what is wrong and what to do.
+    /// A failure with one line that says what is wrong.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: message.into(), help: None, causes: Vec::new(), findings: Vec::new(), rpc: None }
     }
@@ -120,13 +120,13 @@ impl Failure {
         Self::new(Exit::Input, message)
     }
 
-    /// An error of the library, with what lies behind it.
+    /// An error of the library, with its causes.
     pub(crate) fn of(exit: Exit, error: &dyn Error) -> Self {
         let mut failure = Self::new(exit, error.to_string());
         let mut source = error.source();
         while let Some(cause) = source {
             let text = cause.to_string();
-            // Some errors say in their own line what their cause says again.
+            // Some errors already include the text of their cause.
             if !failure.message.contains(&text) && !failure.causes.contains(&text) {
                 failure.causes.push(text);
             }
@@ -135,17 +135,17 @@ impl Failure {
         failure
     }
 
-    /// A panic. Its own text is on stderr already.
+    /// A panic. Its own message is on stderr already.
     pub(crate) fn bug() -> Self {
-        Self::new(Exit::Bug, "this is a fault in sealwire: please report it with the lines above")
+        Self::new(Exit::Bug, "this is a bug in sealwire: please report it with the lines above")
     }
 
-    /// Nobody reads the output any more: not worth a word.
+    /// Nobody reads the output any more, which is not worth a message.
     pub(crate) fn nobody_reads() -> Self {
         Self::new(Exit::Ok, "")
     }
 
-    /// Adds what lies behind it.
+    /// Adds a cause.
     #[must_use]
     pub(crate) fn cause(mut self, cause: impl Into<String>) -> Self {
         self.causes.push(cause.into());
@@ -159,7 +159,7 @@ impl Failure {
         self
     }
 
-    /// Adds what is wrong in policy files: a line each for people, and for scripts as `policy check` gives them.
+    /// Adds what is wrong in policy files: a line each for people, and in the form of `policy check` for scripts.
     #[must_use]
     pub(crate) fn findings(mut self, errors: &PolicyErrors) -> Self {
         self.findings = errors.findings().to_vec();
@@ -178,12 +178,12 @@ impl Failure {
         self.rpc.as_ref().map(|rpc| rpc.code())
     }
 
-    /// Whether its line has these words.
+    /// Whether the message contains these words.
     pub(crate) fn says(&self, words: &str) -> bool {
         self.message.contains(words)
     }
 
-    /// What lies behind it.
+    /// The causes.
     pub(crate) fn causes(&self) -> &[String] {
         &self.causes
     }
@@ -193,17 +193,17 @@ impl Failure {
         self.help.as_deref()
     }
 
-    /// What the process ends with.
+    /// The exit code of the process.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }
 
-    /// Whether there is anything to tell.
+    /// Whether there is nothing to report.
     pub(crate) fn is_silent(&self) -> bool {
         self.message.is_empty()
     }
 
-    /// As people read it.
+    /// The text for people.
     pub(crate) fn to_text(&self) -> String {
         let mut text = format!("error: {}", self.message);
         for finding in &self.findings {
@@ -216,14 +216,14 @@ impl Failure {
         text
     }
 
-    /// As scripts read it.
+    /// The object for scripts.
     pub(crate) fn object(&self) -> ErrorObject<'_> {
         ErrorObject { exit: self.exit as u8, kind: self.exit.label(), failure: self }
     }
 }
 
 impl ErrorObject<'_> {
-    /// What is wrong, in one line.
+    /// What went wrong, in one line.
     pub(crate) fn message(&self) -> &str {
         &self.failure.message
     }
@@ -231,7 +231,7 @@ impl ErrorObject<'_> {
 
 /// Turns an error of the library into a [`Failure`].
 pub(crate) trait OrFail<T> {
-    /// With the exit code that this kind of error has.
+    /// Fails with this exit code.
     fn or_fail(self, exit: Exit) -> Result<T, Failure>;
 }
 

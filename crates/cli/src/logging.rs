@@ -1,5 +1,5 @@
 //! Log lines of the process, on stderr.
-//! Never mixes with results, which are on stdout, and never shows what travels on the wire.
+//! Never mixes log lines with results, which are on stdout, and never shows what travels on the wire.
 
 use clap::ValueEnum;
 use tracing::Level;
@@ -19,7 +19,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts logging. `level` holds where `RUST_LOG` says nothing.
+/// Starts logging. `level` applies if `RUST_LOG` is not set.
 pub(crate) fn start(format: LogFormat, level: &str) {
     let given = std::env::var("RUST_LOG").unwrap_or_default();
     let (filter, wrong) = match EnvFilter::builder().parse(if given.is_empty() { level } else { &given }) {
@@ -29,11 +29,11 @@ pub(crate) fn start(format: LogFormat, level: &str) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // Else a line that cannot be written is told on stderr, which panics if that is what fails: a full disk, or a terminal
-        // or pipe that is gone, would end whoever logs.
+        // Otherwise tracing reports a failed write on stderr, and panics if that fails too: a full disk, or a terminal or pipe
+        // that is gone, would end the thread that logs.
         .log_internal_errors(false)
         .with_ansi(colour::shown_on(&std::io::stderr()));
-    // At its most talkative the client library writes out what it sends: access tokens, and passwords for the broker.
+    // At TRACE, async_nats logs what it sends: access tokens, and passwords for the broker.
     let discreet = filter_fn(|event| *event.level() <= Level::DEBUG || !event.target().starts_with("async_nats"));
     // An error means that logging runs already.
     let _ = match format {
@@ -41,6 +41,6 @@ pub(crate) fn start(format: LogFormat, level: &str) {
         LogFormat::Json => builder.json().flatten_event(true).finish().with(discreet).try_init(),
     };
     if let Some(error) = wrong {
-        tracing::warn!(target: "sealwire::command", %error, "RUST_LOG is not a filter such as `sealwire=debug`; it is ignored");
+        tracing::warn!(target: "sealwire::command", %error, "RUST_LOG is not a valid filter, such as `sealwire=debug`, and is ignored");
     }
 }

@@ -1,5 +1,5 @@
 //! The `sealwire` command.
-//! Never does any work itself: it reads the command line, hands over, and reports how it ended.
+//! Never does any work itself: it reads the command line, runs the command, and reports how it ended.
 
 mod call;
 mod cli;

@@ -1,5 +1,5 @@
-//! `sealwire man`: the manual pages, one for each command, made from its help.
-//! Never installs anything: the pages are written where they are asked for, and no other file is opened up.
+//! `sealwire man`: writes a manual page for each command, generated from its help.
+//! Never installs anything: it writes only into the given folder, and makes no other file readable.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use crate::files;
 use crate::output::Output;
 use crate::process;
 
-/// Write the manual pages, one for each command, into a folder
+/// Write manual pages, one for each command, into a folder
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sealwire man ~/.local/share/man/man1
   man -l sealwire-policy-diff.1")]
 pub(crate) struct Manual {
-    /// The folder; made when there is none
+    /// The folder; created if there is none
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 }

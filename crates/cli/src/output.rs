@@ -1,4 +1,4 @@
-//! What is printed where: results on stdout, everything else on stderr.
+//! What the command prints, and where: results on stdout, everything else on stderr.
 //! Never lets a text that came over the bus control the terminal.
 
 use std::borrow::Cow;
@@ -28,24 +28,24 @@ impl Output {
         if self.json { self.json(json) } else { self.print(&term::safe_text(&text())) }
     }
 
-    /// As [`result`](Self::result), of a command that goes on, or ends with a code that says as much: so it does whether anybody reads
-    /// the rest or not.
+    /// Like [`result`](Self::result), for commands that go on afterwards, or whose exit code also reports the outcome: they
+    /// do not fail if nobody reads their output.
     pub(crate) fn tell(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         self.result(json, text).or_else(unless_unread)
     }
 
-    /// As [`tell`](Self::tell), where the text is about what is allowed, passed or wrong.
+    /// Like [`tell`](Self::tell), for a text whose verdicts (allowed, passed, wrong) are shown in colour.
     pub(crate) fn verdict(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         let said = if self.json { self.json(json) } else { self.print(&shown(&text(), &std::io::stdout())) };
         said.or_else(unless_unread)
     }
 
-    /// Whether scripts read it.
+    /// Whether the output is JSON, for scripts.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// A part of a result as it is, at once and without a line end.
+    /// A part of a result as it is, at once and without a trailing newline.
     pub(crate) fn part(&self, text: &str) -> Result<(), Failure> {
         self.write(text, "")
     }
@@ -56,7 +56,7 @@ impl Output {
         self.print(&term::safe_json(&text))
     }
 
-    /// A result as it is, with a line end if it has none.
+    /// A result as it is, with a newline added if it has none.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         self.write(text, if text.ends_with('\n') { "" } else { "\n" })
     }
@@ -70,7 +70,7 @@ impl Output {
         }
     }
 
-    /// A part of the result while it comes about, for people; scripts get the whole result at the end.
+    /// A part of the result as it becomes available, for people; scripts get the whole result at the end.
     pub(crate) fn progress(&self, text: &str) -> Result<(), Failure> {
         if self.json { Ok(()) } else { self.print(&shown(text, &std::io::stdout())) }
     }
@@ -82,17 +82,17 @@ impl Output {
         }
     }
 
-    /// Says what is under way, if it takes longer than a second, until the result is dropped.
+    /// Shows what is in progress, if it takes longer than a second, until the returned value is dropped.
     pub(crate) fn working(&self, what: &str) -> Working {
         if self.json { Working::silently() } else { Working::on(term::safe_text(what).into_owned()) }
     }
 
-    /// Shows how far something is, where people see it.
+    /// Shows a progress bar on a terminal.
     pub(crate) fn bar(&self) -> Bar {
         if self.json { Bar::hidden() } else { Bar::on_terminal() }
     }
 
-    /// Something that people should look at, whoever reads the result.
+    /// Something that people should look at, printed with `--json` as well.
     pub(crate) fn warning(&self, text: &str) {
         if self.json {
             self.stderr(&json!({ "warning": { "message": text } }).to_string());
@@ -123,7 +123,7 @@ fn unless_unread(failure: Failure) -> Result<(), Failure> {
     if failure.is_silent() { Ok(()) } else { Err(failure) }
 }
 
-/// A text of ours for people, in colour where that stream shows colours.
+/// One of our own texts, for people, in colour if the stream shows colours.
 fn shown(text: &str, stream: &impl RawStream) -> String {
     let safe = term::safe_text(text);
     if colour::shown_on(stream) { colour::painted(&safe) } else { safe.into_owned() }

@@ -1,5 +1,5 @@
-//! What takes more than a second says what it is: in one line that counts the seconds on a terminal, once in a log.
-//! Never leaves its line behind, and never speaks where scripts read.
+//! Reports work that takes longer than a second: on a terminal, a line that counts the seconds; elsewhere, a single line.
+//! Never leaves its line on the terminal, and never prints anything for scripts.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use crate::term::safe_text;
 
-/// Until this is dropped, something is under way.
+/// Reports some work as in progress until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Working(Option<(Sender<()>, JoinHandle<()>)>);
 
-/// What is done within this time is not worth a word.
+/// Work that is done within this time is not reported.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often the seconds are looked at.
+/// How often the line with the seconds is updated.
 const TICK: Duration = Duration::from_millis(250);
 
 impl Working {
-    /// Nothing is told.
+    /// Reports nothing.
     pub(crate) fn silently() -> Self {
         Self(None)
     }
 
-    /// Tells `what`, which is one short line.
+    /// Reports `what`, which is one short line.
     pub(crate) fn on(what: String) -> Self {
         let (sender, done) = channel();
-        // Without a thread, nothing is told; the work is done all the same.
+        // If the thread cannot start, nothing is reported; the work goes on all the same.
         let teller = std::thread::Builder::new().name("progress".to_owned()).spawn(move || tell(&what, &done));
         Self(teller.ok().map(|teller| (sender, teller)))
     }
@@ -36,13 +36,13 @@ impl Drop for Working {
     fn drop(&mut self) {
         if let Some((sender, teller)) = self.0.take() {
             drop(sender);
-            // A teller that panicked has told its last.
+            // A panic of the thread does not concern the work.
             drop(teller.join());
         }
     }
 }
 
-/// How far something is: one line on a terminal, and nothing elsewhere. Gone when this is dropped.
+/// A progress bar: one line on a terminal, nothing elsewhere. Removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Bar {
     is_hidden: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// Nothing is shown.
+    /// Shows nothing.
     pub(crate) fn hidden() -> Self {
         Self { is_hidden: true, drawn: None }
     }
@@ -60,7 +60,7 @@ impl Bar {
         Self { is_hidden: !std::io::stderr().is_terminal(), drawn: None }
     }
 
-    /// `done` of `total`, and a few words. What comes faster than anybody reads is left out.
+    /// Shows `done` of `total`, and a few words. Updates that come faster than anybody reads are skipped.
     pub(crate) fn show(&mut self, done: f64, total: Option<f64>, words: &str) {
         if self.is_hidden || self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAWN && total != Some(done)) {
             return;
@@ -71,7 +71,7 @@ impl Bar {
         let _ = stderr.flush();
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(crate) fn clear(&mut self) {
         if self.drawn.take().is_some() {
             let mut stderr = std::io::stderr();
@@ -102,9 +102,9 @@ fn bar(done: f64, total: Option<f64>, words: &str) -> String {
     }
 }
 
-/// How long a bar stands, at least.
+/// The shortest time between two updates of a bar.
 const REDRAWN: Duration = Duration::from_millis(100);
-/// The bar's length, and the most characters of what is said beside it: together with the rest less than 80.
+/// The bar's length, and the most characters of the text beside it. The whole line stays below 80 characters.
 const CELLS: usize = 30;
 const WORDS: usize = 36;
 

@@ -1,5 +1,5 @@
-//! The runtime of commands that wait for something, and the signals that end them.
-//! Never lets what hangs keep the process: a second signal ends it at once, and so does the time that the first one grants.
+//! The runtime of asynchronous commands, and the signals that end them.
+//! Never lets the process hang: a second signal ends it at once, and so does the end of the first one's grace period.
 
 use std::future::Future;
 use std::io::IsTerminal as _;
@@ -11,8 +11,8 @@ use tokio::sync::watch;
 
 use crate::exit::{Exit, Failure};
 
-/// Runs `work` on a runtime of its own, and leaves that behind: what still blocks one of its threads, such as the look-up
-/// of a name or a file system that hangs, ends with the process.
+/// Runs `work` on its own runtime and does not wait for the runtime to shut down: whatever still blocks one of its threads,
+/// such as a DNS lookup or a hanging file system, ends with the process.
 pub(crate) fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
     let runtime = Builder::new_multi_thread().enable_all().build().map_err(no_runtime)?;
     let done = runtime.block_on(work);
@@ -21,20 +21,20 @@ pub(crate) fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
 }
 
 fn no_runtime(error: std::io::Error) -> Failure {
-    Failure::input(format!("the operating system does not give what it takes to wait: {error}"))
+    Failure::input(format!("cannot start an event loop or a thread: {error}"))
 }
 
-/// SIGTERM and SIGINT, and of a terminal SIGHUP: the first asks to stop, the second ends the process with the code that shells give to a process
-/// that was ended by that signal.
+/// SIGTERM and SIGINT, and SIGHUP from a terminal. The first asks the command to stop. The second ends the process, with the
+/// exit code that shells report for a process which that signal ended.
 #[derive(Debug, Clone)]
 pub(crate) struct Signals(watch::Receiver<Option<&'static str>>);
 
 impl Signals {
-    /// Listens from now on, on a thread that does nothing else. What was asked to stop has `grace` for it, if any is
-    /// given, as for services; then the process ends.
+    /// Listens from now on, on its own thread. After the first signal, the process ends when `grace`, if given, is over.
+    /// Services give one.
     ///
-    /// A service that was started on a terminal is asked to stop by SIGHUP, too, since that is gone then. Any other passes over
-    /// it: it was sent to have files read again, which services do by themselves.
+    /// SIGHUP also stops a service that was started on a terminal, since the terminal has then gone. Any other service ignores
+    /// it: it was sent to make the service reread its files, which services do without being asked.
     pub(crate) fn listen(grace: Option<Duration>) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
         let listening = {
@@ -53,23 +53,23 @@ impl Signals {
         Ok(Self(told))
     }
 
-    /// Completes with the first signal, also if that came before.
+    /// Completes at the first signal, at once if it has already come.
     pub(crate) fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut told = self.0.clone();
         async move {
-            // The thread ends with the process only.
+            // `Err` cannot happen: the thread lives as long as the process.
             if let Ok(name) = told.wait_for(Option::is_some).await {
                 tracing::info!(target: "sealwire::command", "{}", name.unwrap_or_default());
             }
         }
     }
 
-    /// Whether one has come.
+    /// Whether a signal has come.
     pub(crate) fn has_come(&self) -> bool {
         self.0.borrow().is_some()
     }
 
-    /// What `work` came to, or `None` if a signal came first; then it is given up.
+    /// The outcome of `work`, or `None` if a signal came first; `work` is then dropped.
     pub(crate) async fn unless_stopped<F: Future>(&self, work: F) -> Option<F::Output> {
         tokio::select! {
             biased;
@@ -79,19 +79,19 @@ impl Signals {
     }
 }
 
-/// What `nohup` starts is not.
+/// Whether the process was started on a terminal, which it was not with `nohup`.
 fn is_on_terminal() -> bool {
     std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal()
 }
 
 fn listen(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::new(Exit::Bug, format!("no signals: {error}")))
+    signal(kind).map_err(|error| Failure::new(Exit::Bug, format!("cannot listen for signals: {error}")))
 }
 
 struct Listening {
     terminate: Signal,
     interrupt: Signal,
-    /// Only the first: a terminal that is closed may send several.
+    /// Only the first one counts: closing a terminal may send several.
     hangup: Option<Signal>,
 }
 
@@ -109,7 +109,7 @@ impl Listening {
             _ = hung_up => "SIGHUP",
         };
         tell.send_replace(Some(first));
-        // Nothing is written here: whoever reads stderr may have stopped to.
+        // Nothing is logged here: a write to stderr blocks if its reader has stopped reading.
         let code = match grace {
             Some(grace) => match tokio::time::timeout(grace, self.next()).await {
                 Ok((_, code)) => code,

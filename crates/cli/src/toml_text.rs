@@ -1,5 +1,5 @@
-//! Texts, keys and declarations as TOML, written for people who review them.
-//! Never writes a character that is not seen: what hides in a name or value shows as an escape.
+//! Strings, keys and declarations as TOML, for people to review.
+//! Never writes an invisible character: in names and values it becomes an escape.
 
 use std::fmt::Write as _;
 
@@ -24,13 +24,13 @@ pub(crate) fn text(value: &str) -> String {
     written
 }
 
-/// A key, bare where it can be.
+/// A key, bare if possible.
 pub(crate) fn key(name: &str) -> String {
     let is_bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     if is_bare { name.to_owned() } else { text(name) }
 }
 
-/// A method with its parameters, as a policy file declares it.
+/// The declaration of a method and its parameters in a policy file.
 pub(crate) fn method(name: &str, params: Option<&[Param]>) -> String {
     let mut written = format!("[method.{}]\n", text(name));
     match params {
