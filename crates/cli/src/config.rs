@@ -1,5 +1,5 @@
-//! `sealwire config`: what can stand in a configuration file.
-//! Never the judge of one: that is `sealwire serve --check`.
+//! `sealwire config`: describes what a configuration file may contain.
+//! Never checks one: that is what `sealwire serve --check` does.
 
 use clap::{Args, Subcommand};
 use sealwire::Config;
@@ -25,7 +25,7 @@ With Taplo or Even Better TOML, the first line of the configuration:
   #:schema ./sealwire.schema.json")]
 pub(crate) struct Schema {}
 
-/// Print every key of the configuration file: type, unit, range, default, meaning
+/// Print a reference of all keys of the configuration file: type, unit, range, default, meaning
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

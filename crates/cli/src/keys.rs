@@ -1,5 +1,5 @@
-//! `sealwire keys`: the keys of agents, services and token issuers, from the first to the last day.
-//! Never prints a secret: they go from file to file.
+//! `sealwire keys`: the keys of agents, services and token issuers, from creation to revocation.
+//! Never prints a secret: secrets only go from file to file.
 
 mod accept;
 mod enrol;
@@ -66,7 +66,7 @@ impl Keys {
     }
 }
 
-/// The proof algorithms as they are written on the command line.
+/// The proof algorithms, as written on the command line.
 #[derive(Clone, Copy, Default, ValueEnum)]
 pub(crate) enum Alg {
     /// HMAC-SHA256 under a key derived for each service
@@ -104,7 +104,7 @@ pub(crate) fn add_to_ring(path: &std::path::Path, key: &AgentKey, owner: &Name) 
     ring.save()
 }
 
-/// Sets the status of `kid` in every ring; none is written unless all can be.
+/// Sets the status of `kid` in every ring. Writes none unless all of them can be changed.
 fn change_status(kid: &str, paths: &[PathBuf], status: KeyStatus) -> Result<(), Failure> {
     let mut rings = Vec::with_capacity(paths.len());
     for path in paths {
@@ -115,7 +115,7 @@ fn change_status(kid: &str, paths: &[PathBuf], status: KeyStatus) -> Result<(), 
     rings.iter().try_for_each(Ring::save)
 }
 
-/// `created`: whether the deny list among the files is new.
+/// Reports a change. `created` says whether the deny list among the files is new.
 fn changed(out: &Output, what: &str, kid: &str, paths: &[PathBuf], created: Option<bool>) -> Result<(), Failure> {
     let mut result = json!({ "kid": kid, "state": what, "files": paths });
     if let (Some(created), Some(result)) = (created, result.as_object_mut()) {

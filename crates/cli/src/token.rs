@@ -1,5 +1,5 @@
-//! `sealwire token`: access tokens for development, and what a token says.
-//! Never trusts a token: deciding on one is a service's work.
+//! `sealwire token`: issues access tokens for development, and shows what a token contains.
+//! Never trusts a token: verifying one is a service's job.
 
 mod inspect;
 mod issue;

@@ -1,5 +1,5 @@
-//! `sealwire keys accept`: what an operator handed back, in the credentials of the agent that asked to be enrolled.
-//! Never takes an answer that is for another key.
+//! `sealwire keys accept`: puts an operator's enrolment into the credentials of the agent that asked for it.
+//! Never accepts an enrolment for another key.
 
 use std::path::PathBuf;
 
@@ -15,10 +15,10 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::Lock;
 use crate::output::Output;
 
-/// Take what `sealwire keys enrol` handed back into the agent's credentials: pinned service keys, broker addresses
+/// Put what `sealwire keys enrol` wrote into the agent's credentials: pinned service keys, broker addresses
 ///
-/// Get it by a way that you trust: who can change it can answer in the services' place. So its file must be yours, and nobody
-/// else may write it. Addresses without TLS do not replace such with TLS.
+/// Get the file over a channel that you trust: anybody who can change it can answer in the services' place. So it must belong to
+/// you, and nobody else may be able to write it. Addresses without TLS never replace addresses with TLS.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ pub(crate) struct Accept {
     /// The agent's credentials file
     #[arg(value_name = "CREDS")]
     creds: PathBuf,
-    /// What the operator handed back
+    /// The enrolment file from the operator
     #[arg(value_name = "ENROLMENT")]
     enrolment: PathBuf,
 }
@@ -59,9 +59,9 @@ impl Accept {
             let asks_for_tls = |bus: &BusConfig| bus.urls.iter().all(|url| url.starts_with("tls://"));
             if asks_for_tls(&before) && !asks_for_tls(&bus) {
                 let message =
-                    format!("`{path}` leads to a broker without TLS, and the credentials ask for it (`tls://`)");
+                    format!("`{path}` leads to a broker without TLS, but the credentials ask for TLS (`tls://`)");
                 return Err(Failure::input(message).help(
-                    "ask the operator for `tls://` addresses; if it is meant, write `urls` into the credentials yourself",
+                    "ask the operator for `tls://` addresses; if this is intended, write `urls` into the credentials yourself",
                 ));
             }
             credentials = credentials.urls(bus.urls);

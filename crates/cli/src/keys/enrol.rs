@@ -1,5 +1,5 @@
-//! `sealwire keys enrol`: an agent's public key in the rings of the services that it may call.
-//! Never sees the private half, and never enrols a key whose holder did not ask for it.
+//! `sealwire keys enrol`: adds an agent's public key to the rings of the services that it may call.
+//! Never sees the private key, and never enrols a key whose holder did not ask for it.
 
 use std::path::{Path, PathBuf};
 
@@ -20,8 +20,8 @@ use crate::when;
 
 /// Enrol an agent by the public key in its request (`sealwire keys request`)
 ///
-/// Checks that whoever made the request has the key, adds the public half to the key rings, and writes what the agent
-/// needs: the services' public keys, and where the brokers are. Whether it is the right agent you know by the thumbprint.
+/// Checks that the maker of the request has the private key, adds the public key to the key rings, and writes what the agent
+/// needs: the services' public keys and the brokers' addresses. The thumbprint tells you that it is the right agent.
 #[derive(Args)]
 #[command(
     override_usage = "\
@@ -37,35 +37,35 @@ Examples:
       --pin svc:dev/math:1=11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
 )]
 pub(crate) struct Enrol {
-    /// The agent whose key it is to be
+    /// The agent whose key it will be
     agent: Name,
     /// The request; `-` for stdin
     #[arg(value_name = "REQUEST")]
     request: PathBuf,
-    /// The key's thumbprint, as the agent's owner tells it
+    /// The key's thumbprint, as told by the agent's owner
     #[arg(long, value_name = "THUMBPRINT", allow_hyphen_values = true)]
     thumbprint: String,
-    /// A further key of an agent that the rings know already
+    /// Add a further key of an agent that the rings already know
     #[arg(long)]
     another_key: bool,
-    /// A service that the agent may call, and its key ring, which is made when there is none; repeat for several
+    /// A service that the agent may call, and its key ring, created if there is none; repeat for several
     #[arg(long = "service", value_name = "ENV/SVC=RING_FILE", required = true)]
     services: Vec<ServiceRing>,
-    /// The public key of such a service, which the agent pins; repeat for several
+    /// The public key of such a service, for the agent to pin; repeat for several
     #[arg(long = "pin", value_name = "KID=X")]
     pins: Vec<String>,
-    /// The key file of such a service, of which the agent pins the public half; repeat for several
+    /// The key file of such a service, whose public key the agent is to pin; repeat for several
     #[arg(long = "pin-from", value_name = "FILE")]
     pin_files: Vec<PathBuf>,
-    /// The broker's address, if it is another one than the agent has; repeat for the nodes of a cluster
+    /// The broker's address, if the agent has a different one; repeat for the nodes of a cluster
     #[arg(long = "url", value_name = "URL")]
     urls: Vec<String>,
-    /// What to hand back to the agent; nothing in it is secret; `-` for stdout [default: NAME.enrolment.json]
+    /// The file to hand back to the agent, with nothing secret in it; `-` for stdout [default: NAME.enrolment.json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
-/// What an agent gets back.
+/// The file that the agent gets back.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Enrolment {
@@ -74,7 +74,7 @@ pub(super) struct Enrolment {
     pub(super) kid: String,
     /// The services' public keys.
     pub(super) service_keys: Vec<Pinned>,
-    /// Empty: as the agent has them.
+    /// If empty, the agent keeps the addresses that it has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) urls: Vec<String>,
 }
@@ -87,7 +87,7 @@ pub(super) struct Pinned {
     pub(super) x: String,
 }
 
-/// Whether it is the very record that would be added, as it was: not revoked, nor about to end.
+/// Whether a known record is exactly the one to be added: in particular, not revoked and not about to end.
 fn is_same(known: &KeyEntry, entry: &KeyEntry) -> bool {
     let public = |entry: &KeyEntry| (entry.kid.clone(), entry.owner.clone(), entry.x.clone());
     let state = |entry: &KeyEntry| (entry.status, entry.not_before, entry.not_after);
@@ -97,7 +97,7 @@ fn is_same(known: &KeyEntry, entry: &KeyEntry) -> bool {
 impl Enrol {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let request = read_request(&self.request, &self.thumbprint)?;
-        // Whoever asks writes the name, and proves only that it has the key.
+        // The requester chooses the name, and proves only that it has the key.
         if request.agent != self.agent {
             let message = format!("the request is for a key of `{}`, and not of `{}`", request.agent, self.agent);
             return Err(Failure::input(message).help("ask its owner which agent it is"));
@@ -119,12 +119,12 @@ impl Enrol {
         let mut rings = opened(&self.services)?;
         for ring in &mut rings {
             let entry = KeyEntry::ed25519(&request.kid, request.agent.clone(), request.x.clone());
-            // Whoever got no enrolment for it, since that could not be written, tries again.
+            // Accept a repeated request: the first enrolment may have failed after the ring was written.
             if !ring.entries().iter().any(|known| is_same(known, &entry)) {
                 if !self.another_key && ring.entries().iter().any(|entry| entry.owner == self.agent) {
                     let message = format!("`{}` has a key of `{}` already", ring.path().display(), self.agent);
                     return Err(Failure::input(message).help(
-                        "if it is the same agent that gets a further key, say --another-key; else it needs another name",
+                        "for a further key of the same agent, add --another-key; a different agent needs another name",
                     ));
                 }
                 ring.push(entry)?;
@@ -157,13 +157,13 @@ impl Enrol {
                 text.push_str(&format!("{} knows the key by {}\n", ring.audience(), ring.path().display()));
             }
             if let Some(nkey) = nkey {
-                text.push_str(&format!("it asks for a user at the broker, with the public nkey {nkey}\n"));
+                text.push_str(&format!("it asks for a broker user with the public nkey {nkey}\n"));
             }
             let (request, audience) = (self.request.display(), self.services.first().map(|service| &service.audience));
             let audience = audience.map(ToString::to_string).unwrap_or_default();
             text + &format!(
                 "\nHand {} back to the agent. Its tokens: sealwire token issue --subject {agent} --audience {audience} \
-                 --cnf-jkt {thumbprint} …\nIts user, in a set-up of `sealwire setup cluster`: sealwire setup agent {request} …",
+                 --cnf-jkt {thumbprint} …\nIts user, in a setup of `sealwire setup cluster`: sealwire setup agent {request} …",
                 if printed { "this".to_owned() } else { path.display().to_string() }
             )
         };
@@ -175,7 +175,7 @@ impl Enrol {
         Ok(Exit::Ok)
     }
 
-    /// The keys to pin: each of a service that the agent is enrolled with, and each service has one.
+    /// The keys to pin. Each belongs to one of the services, and every service has at least one.
     fn pinned(&self) -> Result<Vec<Pinned>, Failure> {
         let mut pinned = Vec::new();
         for file in &self.pin_files {

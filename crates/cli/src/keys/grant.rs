@@ -1,4 +1,4 @@
-//! `sealwire keys grant`: one more service that knows an existing agent's key.
+//! `sealwire keys grant`: lets one more service know an existing agent's key.
 //! Never changes the agent's credentials.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::Lock;
 use crate::output::Output;
 
-/// Let further services verify an existing agent, by a record in their key rings
+/// Let further services verify an existing agent, by adding its key to their key rings
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +22,7 @@ pub(crate) struct Grant {
     /// The agent's credentials file
     #[arg(value_name = "CREDS")]
     creds: PathBuf,
-    /// The service and its key ring, which is made when there is none; repeat for several
+    /// The service and its key ring, created if there is none; repeat for several
     #[arg(long = "service", value_name = "ENV/SVC=RING_FILE", required = true)]
     services: Vec<ServiceRing>,
 }
@@ -45,7 +45,7 @@ impl Grant {
                 format!("{} knows the key {kid} of {agent} by {}\n", ring.audience(), ring.path().display())
             });
             let audiences: Vec<&str> = rings.iter().map(|ring| ring.audience().as_str()).collect();
-            let note = format!("\nThe agent's tokens must name the audience, too: {}", audiences.join(", "));
+            let note = format!("\nThe agent's tokens must also name the audience {}", audiences.join(", "));
             lines.chain([note]).collect()
         })?;
         Ok(Exit::Ok)

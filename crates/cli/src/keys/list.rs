@@ -1,4 +1,4 @@
-//! `sealwire keys list`: what a key ring holds, without its keys.
+//! `sealwire keys list`: the contents of a key ring, without the keys themselves.
 //! Never shows a symmetric key.
 
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::when;
 
-/// List the keys of a key ring: whose they are, and what they may still do
+/// List the keys in a key ring: their owners, and whether they are still valid
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -23,7 +23,7 @@ pub(crate) struct List {
     /// The key ring
     #[arg(value_name = "RING", required_unless_present = "named")]
     ring: Option<PathBuf>,
-    /// The same, as the other commands take it
+    /// The same, as an option like that of other commands
     #[arg(id = "named", long = "ring", value_name = "FILE", conflicts_with = "ring")]
     named: Option<PathBuf>,
 }
@@ -39,13 +39,13 @@ struct Key<'a> {
     kid: &'a str,
     owner: &'a str,
     alg: &'a str,
-    /// What the key may do now: its status and its dates together.
+    /// Whether the key is valid now, from its status and its dates.
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_before: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_after: Option<u64>,
-    /// For a token's `cnf.jkt`.
+    /// To be used as `cnf.jkt` in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     thumbprint: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `sealwire keys new-agent`: a new agent's credentials, and the record by which each service knows its key.
+//! `sealwire keys new-agent`: creates an agent's credentials, and a record of its key for each service.
 //! Never gives a service more than it needs: the derived key, or the public one.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use crate::output::Output;
 use crate::policy;
 use crate::project::Project;
 
-/// Make an agent: its credentials file, and a record in the key ring of each service that it may call
+/// Create an agent: its credentials file, and a record in the key ring of each service that it may call
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -39,14 +39,14 @@ pub(crate) struct NewAgent {
     /// The agent's name
     #[arg(value_name = "NAME")]
     name: Name,
-    /// A service that the agent may call, and its key ring, which is made when there is none; repeat for several
+    /// A service that the agent may call, and its key ring, created if there is none; repeat for several
     #[arg(long = "service", value_name = "ENV/SVC=RING_FILE", required_unless_present = "config")]
     services: Vec<ServiceRing>,
-    /// The configuration of the one service that the agent may call, which says where its ring and its brokers are. With
-    /// `token-key.json` beside it, the agent gets new tokens by itself
+    /// Instead of --service: the configuration of the one service that the agent may call, which names its ring and its brokers. If
+    /// `token-key.json` is next to it, the agent gets new tokens by itself
     #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "urls", "tls_ca"])]
     config: Option<PathBuf>,
-    /// A role in those tokens; repeat for several
+    /// A role for those tokens; repeat for several
     #[arg(long = "role", value_name = "ROLE", requires = "config", conflicts_with_all = ["token_file", "token_command"])]
     roles: Vec<String>,
     /// The kind of key
@@ -61,7 +61,7 @@ pub(crate) struct NewAgent {
     /// The broker's address; repeat for the nodes of a cluster
     #[arg(long = "url", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
     urls: Vec<String>,
-    /// The agent's user at the broker
+    /// The agent's broker user
     #[arg(long, value_name = "NAME", requires = "password_file")]
     user: Option<String>,
     /// A file (mode 0600) with that user's password, which is copied into the credentials
@@ -70,7 +70,7 @@ pub(crate) struct NewAgent {
     /// The certificate authorities of the broker (PEM)
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// The password may travel in clear text to another machine: nobody else can listen there
+    /// Allow sending the password to another machine in clear text, over a network where nobody else can listen
     #[arg(long, requires = "password_file")]
     allow_plaintext: bool,
     /// The file that will hold the access token, relative to the credentials [default: NAME.jwt]
@@ -100,7 +100,7 @@ impl FromStr for ServiceRing {
 }
 
 impl NewAgent {
-    /// With what a service's configuration says; and its policies, if they say what the agent's tokens let it do.
+    /// Completes the options from the service's configuration. Returns its policies, too, if the agent's tokens come from there.
     fn completed(mut self, path: &Path) -> Result<(Self, Option<Project>, Option<PolicySet>), Failure> {
         let Some(config) = &self.config else { return Ok((self, None, None)) };
         let project = Project::open(config)?;
@@ -146,8 +146,8 @@ impl NewAgent {
         if let Some(Project { config, .. }) = project {
             credentials = credentials.prefixes(&config.prefix, &config.inbox_prefix).or_fail(Exit::Input)?;
         }
-        // The secret first: if a ring cannot be written, `keys grant` can still make up for it. The other way round,
-        // the rings would know a key that nobody has.
+        // Write the secret first: if a ring cannot be written, `keys grant` can still add the key. The other way round, the
+        // rings would know a key that nobody has.
         credentials.save(path, false).map_err(|error| {
             Failure::of(Exit::Input, &error).help(format!(
                 "to let further services verify an agent that has credentials: sealwire keys grant {} --service …",
@@ -183,7 +183,7 @@ impl NewAgent {
         Ok(Exit::Ok)
     }
 
-    /// The broker of `sealwire dev` lets in whom `sealwire dev` knows.
+    /// Refuses the folder of a `sealwire dev`: its broker admits only agents added by `sealwire dev add-agent`.
     fn check_folders(&self) -> Result<(), Failure> {
         let folders = self.services.iter().map(|service| service.path.parent().unwrap_or(Path::new("")));
         let Some((folder, command)) =
@@ -209,7 +209,7 @@ impl NewAgent {
             let text = read_secret(file).or_fail(Exit::Input)?;
             bus.password = Some(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()));
         }
-        // The name is kept in another folder, so it must hold from there.
+        // The path is stored in a file in another folder, so it must be absolute.
         bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));
         bus.check().or_fail(Exit::Input)?;
         let mut credentials = Credentials::new(environment, self.name.clone(), key, bus);
@@ -239,7 +239,7 @@ impl NewAgent {
         }
         if matches!(self.alg, Alg::Eddsa) && !is_pinned {
             text.push_str(&format!(
-                "  sealwire keys pin {} --service SVC --kid … --x …     as `keys new-service` printed it\n",
+                "  sealwire keys pin {} --service SVC --kid … --x …     # as `keys new-service` printed it\n",
                 path.display()
             ));
         }
@@ -248,7 +248,7 @@ impl NewAgent {
     }
 }
 
-/// The one environment of all services: credentials are for one.
+/// The environment, which must be the same for all services, since credentials are for one.
 fn environment(services: &[ServiceRing]) -> Result<Name, Failure> {
     let environment = |service: &ServiceRing| service.audience.environment().to_owned();
     let mut environments = services.iter().map(environment);
@@ -260,14 +260,14 @@ fn environment(services: &[ServiceRing]) -> Result<Name, Failure> {
     Name::new(&first).or_fail(Exit::Input)
 }
 
-/// The rings of the services, each with the record of this key; nothing is written yet.
+/// The rings of the services, with a record of this key added to each. Nothing is written yet.
 pub(super) fn granted(services: &[ServiceRing], key: &AgentKey, owner: &Name) -> Result<Vec<Ring>, Failure> {
     let mut rings = opened(services)?;
     rings.iter_mut().try_for_each(|ring| ring.add(key, owner, None))?;
     Ok(rings)
 }
 
-/// The rings of the services, each a file of its own, whatever it is called.
+/// The rings of the services. No two may be the same file, even under different names.
 pub(super) fn opened(services: &[ServiceRing]) -> Result<Vec<Ring>, Failure> {
     let mut places = BTreeSet::new();
     let open = |service: &ServiceRing| {

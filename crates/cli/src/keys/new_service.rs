@@ -1,5 +1,5 @@
-//! `sealwire keys new-service`: the key pair with which a service signs its answers to Ed25519 requests.
-//! Never overwrites a key: clients have pinned it.
+//! `sealwire keys new-service`: creates the key pair with which a service signs its answers to Ed25519 requests.
+//! Never overwrites a key: clients may have pinned it.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,12 @@ use super::AudienceArg;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 
-/// Make the key pair of a service, and print the public key that agents with Ed25519 keys pin
+/// Create the key pair of a service, and print the public key for agents with Ed25519 keys to pin
 #[derive(Args)]
 #[command(after_help = "\
-A service needs such a key only if one of its agents has an Ed25519 key. HMAC
-requests are answered under their own key.
+A service needs such a key if one of its agents has an Ed25519 key; answers to
+HMAC requests are signed with the key of the request. The shared replay guard
+and `sealwire ping --own` need it as well.
 
 Examples:
   sealwire keys new-service dev/math

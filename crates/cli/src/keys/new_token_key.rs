@@ -1,5 +1,5 @@
-//! `sealwire keys new-token-key`: a small issuer of access tokens, for development.
-//! Never overwrites a key, and never takes a key out of a key set.
+//! `sealwire keys new-token-key`: creates a small issuer of access tokens, for development.
+//! Never overwrites a key, and never removes a key from a key set.
 
 use std::path::{Path, PathBuf};
 
@@ -11,23 +11,23 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{self, Lock, check_apart};
 use crate::output::Output;
 
-/// Make a key that signs access tokens, and the key set that services verify them with
+/// Create a key that signs access tokens, and the key set with which services verify them
 #[derive(Args)]
 #[command(after_help = "\
-For development. A deployment has an identity provider; services read its key
-set in the same way.
+For development. In production, use an identity provider; services read its
+key set in the same way.
 
 Examples:
   sealwire keys new-token-key https://dev.example
   sealwire keys new-token-key https://dev.example --out next.json")]
 pub(crate) struct NewTokenKey {
-    /// The issuer: what tokens name as `iss`
+    /// The issuer, as named in tokens (`iss`)
     #[arg(value_name = "ISSUER")]
     issuer: String,
     /// The private key to write (mode 0600)
     #[arg(long, value_name = "FILE", default_value = "token-key.json")]
     out: PathBuf,
-    /// The key set to which the public key is added; made when there is none
+    /// The key set to add the public key to; created if there is none
     #[arg(long, value_name = "FILE", default_value = "jwks.json")]
     jwks: PathBuf,
 }
@@ -37,18 +37,17 @@ impl NewTokenKey {
         let _lock = Lock::of([self.jwks.as_path()]);
         check_apart([("the private key", self.out.as_path()), ("the key set", self.jwks.as_path())])?;
         let issuer = TokenIssuer::generate(&self.issuer).or_fail(Exit::Input)?;
-        // The set first in memory, so that a set that cannot be used does not leave a key without one.
+        // Build the set in memory first, so that an unusable set does not leave a key without one.
         let set = with_key(&self.jwks, &issuer)?;
         issuer.save(&self.out).map_err(|error| match &error {
             sealwire::auth::IssueError::File { .. } if self.out.exists() => {
-                Failure::input(format!("`{}` exists already", self.out.display())).help(
-                    "choose another file with --out; tokens under the old key hold until its public key is removed",
-                )
+                Failure::input(format!("`{}` exists already", self.out.display()))
+                    .help("choose another file with --out; old tokens stay valid until the old public key is removed")
             }
             _ => Failure::of(Exit::Input, &error),
         })?;
         files::write_public(&self.jwks, &set).inspect_err(|_| {
-            // A key that no set knows is of no use, and would be in the way of the next try.
+            // A key that is in no set is of no use, and would be in the way of the next attempt.
             drop(std::fs::remove_file(&self.out));
         })?;
         let result = json!({ "file": self.out, "jwks": self.jwks, "issuer": issuer.issuer(), "kid": issuer.kid() });
@@ -67,7 +66,7 @@ impl NewTokenKey {
     }
 }
 
-/// The set in the file, if there is one, with one more key.
+/// The key set in the file, or a new one, with this key added.
 fn with_key(path: &Path, issuer: &TokenIssuer) -> Result<String, Failure> {
     let Some(text) = files::read_if_there(path)? else { return Ok(issuer.public_jwks()) };
     let origin = path.display().to_string();

@@ -1,5 +1,5 @@
-//! `sealwire keys pin`: the public key of a service in an agent's credentials.
-//! Never takes a key from the bus: whoever answers there could be anybody.
+//! `sealwire keys pin`: writes the public key of a service into an agent's credentials.
+//! Never takes a key from the bus: anybody could answer there.
 
 use std::path::PathBuf;
 
@@ -17,8 +17,8 @@ use crate::output::Output;
 #[derive(Args)]
 #[command(after_help = "\
 `sealwire keys new-service` prints the key id and the key. Pin the next key
-before the service uses it, and take the old one out (--only) once it does not
-use it any more.
+before the service uses it, and remove the old one (--only) once the service
+no longer uses it.
 
 Examples:
   sealwire keys pin planner.creds.json --service math --kid svc:dev/math:1 \\
@@ -38,7 +38,7 @@ pub(crate) struct Pin {
     /// The public key, base64url
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     x: String,
-    /// Take out the other pinned keys of this service
+    /// Remove the other pinned keys of this service
     #[arg(long)]
     only: bool,
 }
@@ -57,7 +57,7 @@ impl Pin {
     }
 }
 
-/// The credentials with one more public key of a service; with `only`, in the place of those that it had.
+/// The credentials with one more public key of a service; with `only`, instead of those that were pinned.
 pub(super) fn pin(
     credentials: Credentials,
     service: &Name,

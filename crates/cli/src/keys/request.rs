@@ -1,5 +1,5 @@
-//! `sealwire keys request`: an agent's own key, and a request to enrol its public half.
-//! Never writes the private half anywhere but into the agent's credentials.
+//! `sealwire keys request`: creates an agent's own key, and a request to enrol its public key.
+//! Never writes the private key anywhere but into the agent's credentials.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -19,10 +19,10 @@ use crate::files::{self, check_apart, write_new};
 use crate::output::Output;
 use crate::when;
 
-/// Make an agent's key where the agent runs, and a request by which an operator enrols its public half
+/// Create an agent's key where the agent runs, and a request for an operator to enrol its public key
 ///
-/// The operator never sees the private key. Send the request by any way; tell the thumbprint by another one, so that the
-/// operator knows whose key it is.
+/// The operator never sees the private key. Send the request over any channel, and tell the operator the thumbprint over another
+/// one, so that the operator knows whose key it is.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,15 +30,15 @@ Examples:
   sealwire keys request robot --environment dev --nkey \\
       --url tls://nats-1:4222 --url tls://nats-2:4222 --tls-ca ca.pem
 
-Then, the operator:
+Then the operator runs:
   sealwire keys enrol robot robot.request --thumbprint … \\
       --service dev/math=math.ring.json
-and here again:      sealwire keys accept robot.creds.json robot.enrolment.json")]
+and you, in turn:    sealwire keys accept robot.creds.json robot.enrolment.json")]
 pub(crate) struct Request {
     /// The agent's name
     #[arg(value_name = "NAME")]
     name: Name,
-    /// The environment
+    /// The environment of the services that it will call
     #[arg(long, value_name = "ENV")]
     environment: Name,
     /// The key id, which begins with `NAME.` [default: NAME.k1]
@@ -50,7 +50,7 @@ pub(crate) struct Request {
     /// The certificate authorities of the broker (PEM)
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Make a key pair for the broker, too, and ask for a user with it
+    /// Also create a key pair for the broker (nkey), and ask for a broker user with it
     #[arg(long)]
     nkey: bool,
     /// The file that will hold the access token, relative to the credentials [default: NAME.jwt]
@@ -59,13 +59,13 @@ pub(crate) struct Request {
     /// The credentials file to write (mode 0600) [default: NAME.creds.json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The request to write; nothing in it is secret [default: NAME.request]
+    /// The request to write, with nothing secret in it [default: NAME.request]
     #[arg(long, value_name = "FILE")]
     request: Option<PathBuf>,
 }
 
-/// Reads a request, from a file or `-` for stdin. It may come by any way: it is signed by the key that it names, and the
-/// thumbprint says which key that is.
+/// Reads a request from a file, or from stdin for `-`. The channel need not be trusted: the request is signed by the key that it
+/// names, and the thumbprint says which key that must be.
 pub(crate) fn read_request(path: &Path, thumbprint: &str) -> Result<KeyRequest, Failure> {
     let shown = path.display();
     let wrong = |what: &dyn std::fmt::Display| Failure::input(format!("`{shown}`: {what}"));
@@ -82,11 +82,11 @@ pub(crate) fn read_request(path: &Path, thumbprint: &str) -> Result<KeyRequest, 
     if own == thumbprint {
         return Ok(request);
     }
-    Err(Failure::input(format!("`{shown}` is for another key: its thumbprint is {own}, and not that one"))
+    Err(Failure::input(format!("`{shown}` is for another key: its thumbprint is {own}"))
         .help("ask the agent's owner: somebody may have changed the request"))
 }
 
-/// More than any request has.
+/// More bytes than any request has.
 const MAX_REQUEST: u64 = 64 * 1024;
 
 impl Request {
@@ -106,13 +106,13 @@ impl Request {
         let mut bus = BusConfig { urls: self.urls.clone(), ..BusConfig::default() };
         bus.check().or_fail(Exit::Input)?;
         bus.nkey_seed = user.map(|user| user.seed().map(Zeroizing::new)).transpose().or_fail(Exit::Bug)?;
-        // The name is kept in another folder, so it must hold from there.
+        // The path is stored in a file in another folder, so it must be absolute.
         bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));
         let token_file = self.token_file.clone().unwrap_or_else(|| format!("{name}.jwt").into());
         let credentials = Credentials::new(self.environment.clone(), name.clone(), key, bus).token_file(token_file);
         credentials.save(&path, false).or_fail(Exit::Input)?;
         write_new(&request, &format!("{text}\n")).inspect_err(|_| {
-            // Nobody asked for this key, and it would be in the way of the next try.
+            // Without a request, the key is of no use, and would be in the way of the next attempt.
             drop(std::fs::remove_file(&path));
         })?;
 
@@ -122,8 +122,8 @@ impl Request {
             let (path, request) = (path.display(), request.display());
             format!(
                 "wrote the credentials of {name} to {path}, which nobody else needs to see, and a request to {request}\n\
-                 key {kid}, thumbprint {thumbprint}\n\nGive the request to who runs the services, and tell the \
-                 thumbprint by another way. Then take what comes back:\n  sealwire keys accept {path} {name}.enrolment.json"
+                 key {kid}, thumbprint {thumbprint}\n\nGive the request to the operator of the services, and tell them the \
+                 thumbprint over another channel. Then accept what comes back:\n  sealwire keys accept {path} {name}.enrolment.json"
             )
         })?;
         Ok(Exit::Ok)

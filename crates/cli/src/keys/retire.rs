@@ -1,5 +1,5 @@
-//! `sealwire keys retire`: a key that was rotated out verifies nothing new.
-//! Never takes the record away: its key id stays taken.
+//! `sealwire keys retire`: marks a key that was rotated out, so that it verifies nothing new.
+//! Never removes the record: its key id stays taken.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::files::Lock;
 use crate::output::Output;
 
-/// Retire a key: it was rotated out, and verifies nothing new
+/// Retire a key that was rotated out, so that it verifies nothing new
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

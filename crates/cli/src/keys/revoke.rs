@@ -1,5 +1,5 @@
-//! `sealwire keys revoke`: a key that somebody else may know.
-//! Never leaves it in force half-way: every file is read before the first is written.
+//! `sealwire keys revoke`: revokes a key that somebody else may know.
+//! Never revokes it in some files and then finds another unreadable: every file is read before the first is written.
 
 use std::path::PathBuf;
 
@@ -12,14 +12,13 @@ use crate::files::Lock;
 use crate::output::Output;
 use crate::token::ChangedDenylist;
 
-/// Revoke a key that others may know, at once
+/// Revoke a key that others may know, with immediate effect
 #[derive(Args)]
 #[command(
     group(ArgGroup::new("where").required(true).multiple(true).args(["rings", "denylist"])),
     after_help = "\
-Services take it up when they read the file again, usually within a second; also
-for messages with cached tokens. A deny list takes the key ids of token issuers,
-too.
+Services apply it when they reread the file, usually within a second, even if
+they have cached a token. A deny list also takes the key ids of token issuers.
 
 Examples:
   sealwire keys revoke planner.k1 --ring math.ring.json
@@ -29,10 +28,10 @@ pub(crate) struct Revoke {
     /// The key id
     #[arg(value_name = "KID")]
     kid: String,
-    /// A key ring that holds the key; repeat for several
+    /// A key ring that contains the key; repeat for several
     #[arg(long = "ring", value_name = "FILE")]
     rings: Vec<PathBuf>,
-    /// A deny list; created when there is none
+    /// A deny list; created if there is none
     #[arg(long, value_name = "FILE")]
     denylist: Option<PathBuf>,
 }

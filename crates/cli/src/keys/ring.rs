@@ -1,4 +1,4 @@
-//! A key ring file while a command changes it.
+//! A key ring file that a command reads and changes.
 //! Never writes a ring that a service would refuse.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use sealwire::wire::{AgentKey, Audience};
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
-/// A ring that was read, or is to be made.
+/// A ring that was read, or is to be created.
 pub(super) struct Ring {
     path: PathBuf,
     audience: Audience,
@@ -21,7 +21,7 @@ impl Ring {
     /// An existing ring.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let text = read_secret(path).or_fail(Exit::Input)?;
-        // Only the place is told: the parser's own words may quote a key.
+        // Report only the place: the parser's own message may quote a key.
         let file: KeyRingFile = serde_json::from_str(&text).map_err(|error| {
             let (path, line, column) = (path.display(), error.line(), error.column());
             Failure::input(format!("`{path}` is not a key ring (line {line}, column {column})"))
@@ -35,7 +35,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The ring of `audience`; an empty one when there is no such file.
+    /// The ring of `audience`; an empty one if there is no such file.
     pub(super) fn open_or_new(path: &Path, audience: &Audience) -> Result<Self, Failure> {
         if !locate_file(path).or_fail(Exit::Input)?.exists() {
             let file = KeyRingFile { audience: audience.to_string(), keys: Vec::new() };
@@ -44,7 +44,7 @@ impl Ring {
         let ring = Self::open(path)?;
         if ring.audience != *audience {
             let message = format!("`{}` is the key ring of `{}`, not of `{audience}`", path.display(), ring.audience);
-            return Err(Failure::input(message).help("every service has a ring of its own: name another file"));
+            return Err(Failure::input(message).help("every service has its own ring: name another file"));
         }
         Ok(ring)
     }
@@ -108,10 +108,10 @@ impl Ring {
             Failure::input(format!("`{path}` has no key `{}`", kid.escape_debug()))
                 .help(format!("`sealwire keys list {path}` shows its keys"))
         })?;
-        // That others may know it is to be seen as long as the record stands.
+        // A revocation must stay visible for as long as the record exists: others may know the key.
         if entry.status == KeyStatus::Revoked && status != KeyStatus::Revoked {
-            let message = format!("`{}` is revoked in `{path}`, and stays so", kid.escape_debug());
-            return Err(Failure::input(message).help("leave that ring out: a revoked key verifies nothing as it is"));
+            let message = format!("`{}` is revoked in `{path}`, which is final", kid.escape_debug());
+            return Err(Failure::input(message).help("leave that ring out: a revoked key verifies nothing anyway"));
         }
         entry.status = status;
         Ok(())
@@ -125,7 +125,7 @@ impl Ring {
         write_secret(&self.path, &text, !self.is_new).or_fail(Exit::Input)
     }
 
-    /// What a service would say to it.
+    /// Checks the ring as a service would.
     fn check(&self) -> Result<KeyRing, Failure> {
         KeyRing::new(self.file.clone(), &self.audience)
             .map_err(|error| Failure::input(format!("`{}`: {error}", self.path.display())))

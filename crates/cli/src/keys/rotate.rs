@@ -1,5 +1,5 @@
-//! `sealwire keys rotate`: the next key of an agent, with some time in which both hold.
-//! Never lets the old key go before the new one can be used.
+//! `sealwire keys rotate`: gives an agent its next key, with an overlap in which both are valid.
+//! Never ends the old key before the new one can be used.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::files::{Lock, check_output};
 use crate::output::Output;
 use crate::when;
 
-/// Give an agent a new key; the old one holds for a while longer
+/// Give an agent a new key; the old one stays valid for a while
 #[derive(Args)]
 #[command(after_help = "\
-Name every ring that knows the agent. A token that is bound to the old key
-(`cnf`) must be issued anew.
+Name every ring that knows the agent. Tokens that are bound to the old key
+(`cnf`) must be reissued.
 
 Examples:
   sealwire keys rotate planner.creds.json --ring math.ring.json \\
@@ -33,11 +33,10 @@ pub(crate) struct Rotate {
     /// A key ring that knows the agent; repeat for all of them
     #[arg(long = "ring", value_name = "FILE", required = true)]
     rings: Vec<PathBuf>,
-    /// How long the old key still holds
+    /// How long the old key stays valid
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = when::duration)]
     overlap: Duration,
-    /// A file to write the new key id to, for who issues tokens that are bound to it (`sealwire token issue
-    /// --cnf-kid-file`)
+    /// Write the new key id to this file, for the issuer of tokens bound to the key (`sealwire token issue --cnf-kid-file`)
     #[arg(long, value_name = "FILE")]
     kid_file: Option<PathBuf>,
 }
@@ -54,7 +53,7 @@ impl Rotate {
         let until = now_s.saturating_add(self.overlap.as_secs());
         let mut before = Vec::with_capacity(self.rings.len());
         let mut after = Vec::with_capacity(self.rings.len());
-        // How long the old key still holds, by the rings in which it does.
+        // The rings in which the old key is still valid, and until when.
         let mut holds = Vec::with_capacity(self.rings.len());
         for path in &self.rings {
             before.push(Ring::open(path)?);
@@ -65,13 +64,13 @@ impl Rotate {
                     self.creds.display()
                 ))
             })?;
-            // A key that was to end earlier still does.
+            // Keep an earlier end.
             let until = entry.not_after.map_or(until, |given| given.min(until));
             entry.not_after = Some(until);
             if entry.status == KeyStatus::Active && until > now_s {
                 holds.push((path, until));
             }
-            // Services may be behind our clock by as much as the protocol tolerates, and the key is used at once.
+            // The key is used at once, and a service's clock may be behind ours by as much as the protocol tolerates.
             ring.add(&key, &agent, Some(now_s.saturating_sub(MAX_CLOCK_DIFFERENCE_S)))?;
             after.push(ring);
         }
@@ -79,13 +78,13 @@ impl Rotate {
             let known = before.iter().flat_map(Ring::entries).filter(|entry| entry.owner == agent);
             check_output(path, "key id of this agent", |text| known.clone().any(|entry| entry.kid == text))?;
         }
-        // The rings first: a service must know the key before the agent signs with it.
+        // Write the rings first: a service must know the key before the agent signs with it.
         let done = after
             .iter()
             .try_for_each(Ring::save)
             .and_then(|()| credentials.with_key(key).save(&self.creds, true).or_fail(Exit::Input));
         if let Err(failure) = done {
-            // What was written must not name a key that nobody has. The first failure is the one to tell.
+            // Restore the rings, which must not name a key that nobody has. Report only the first failure.
             let _ = before.iter().map(Ring::save).collect::<Vec<_>>();
             return Err(failure);
         }
@@ -102,12 +101,12 @@ impl Rotate {
             let creds = self.creds.display();
             let Some(until) = old_until else {
                 return format!(
-                    "{agent} signs with {kid} from now on; {old} holds no more: it was revoked, was retired, or has \
-                     ended\n\nRestart the programs that run with {creds}."
+                    "{agent} signs with {kid} from now on; {old} is no longer valid: it was revoked or retired, or has \
+                     expired\n\nRestart the programs that run with {creds}."
                 );
             };
             format!(
-                "{agent} signs with {kid} from now on; {old} holds until {}\n\nPrograms that run with {creds} go on with the \
+                "{agent} signs with {kid} from now on; {old} is valid until {}\n\nPrograms that run with {creds} go on with the \
                  old key until they are restarted. Then:\n  sealwire keys retire {old}{}",
                 when::both(until, now_s),
                 holds.iter().map(|(ring, _)| format!(" --ring {}", ring.display())).collect::<String>()
@@ -126,7 +125,7 @@ fn next(kid: &str) -> String {
     }
 }
 
-/// The most that a service may be configured to tolerate between clocks, in seconds.
+/// The largest clock difference that a service can be configured to tolerate, in seconds.
 const MAX_CLOCK_DIFFERENCE_S: u64 = 30;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `sealwire token inspect`: what a token says, for people who debug one.
+//! `sealwire token inspect`: shows what a token contains, for debugging.
 //! Never verifies anything, and says so first.
 
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::files;
 use crate::output::Output;
 use crate::when;
 
-/// Show what a token says, WITHOUT verifying it
+/// Show what a token contains, WITHOUT verifying it
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -20,7 +20,7 @@ Examples:
   sealwire token inspect eyJhbGciOi…
   sealwire token inspect --json < planner.jwt | jq .claims.roles")]
 pub(crate) struct Inspect {
-    /// The token; `-` or nothing reads it from stdin
+    /// The token; read from stdin if `-` or absent
     #[arg(value_name = "TOKEN")]
     token: Option<String>,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Inspect {
 impl Inspect {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let token = files::argument_or_stdin(self.token, "the token")?;
-        let said = decode_untrusted(token.trim())
-            .or_fail(Exit::Input)
-            .map_err(|failure| failure.help("a token in a file is read from stdin: `sealwire token inspect < FILE`"))?;
+        let said = decode_untrusted(token.trim()).or_fail(Exit::Input).map_err(|failure| {
+            failure.help("to inspect a token in a file, pass it on stdin: `sealwire token inspect < FILE`")
+        })?;
         let now_s = when::now_s();
         let expired = said.claims.get("exp").and_then(Value::as_u64).map(|exp| exp <= now_s);
         out.warning("nothing in this token was verified");
@@ -52,11 +52,11 @@ fn text(header: &Map<String, Value>, claims: &Map<String, Value>, now_s: u64) ->
     text
 }
 
-/// The members, and behind the values that `explain` knows more about, what that is.
+/// Writes the members, each with what `explain` has to add.
 fn lines(text: &mut String, members: &Map<String, Value>, explain: impl Fn(&str) -> Option<String>) {
     let width = members.keys().map(|name| name.chars().count()).max().unwrap_or(0).min(24);
     for (name, value) in members {
-        // JSON text, so that a name or a value cannot break the line.
+        // Escaped, so that a name or a value cannot break the line.
         let name = name.escape_debug().to_string();
         let explained = explain(&name).map(|more| format!("  {more}")).unwrap_or_default();
         // Writing to a string cannot fail.

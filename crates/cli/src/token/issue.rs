@@ -1,5 +1,5 @@
-//! `sealwire token issue`: a token signed with a key of `sealwire keys new-token-key`.
-//! Never issues what a service with the default rules would refuse.
+//! `sealwire token issue`: issues a token signed with a key of `sealwire keys new-token-key`.
+//! Never issues a token that a service with default rules would refuse.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use crate::when;
 
-/// Issue an access token (for development: a deployment has an identity provider)
+/// Issue an access token, for development; in production, use an identity provider
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +29,7 @@ Examples:
   sealwire token issue --key token-key.json --subject alice --actor planner \\
       --audience dev/math")]
 pub(crate) struct Issue {
-    /// The issuer's key, as `sealwire keys new-token-key` wrote it
+    /// The issuer's key, as written by `sealwire keys new-token-key`
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
     /// Whom the token speaks for (`sub`)
@@ -44,34 +44,34 @@ pub(crate) struct Issue {
     /// A role of the subject; repeat for several
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
-    /// How long the token lives, at most 1h
+    /// How long the token is valid, at most 1h
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = when::duration)]
     ttl: Duration,
-    /// Bind the token to the proof key with this key id: stolen, it is of no use with another key
+    /// Bind the token to the proof key with this key id, so that a thief cannot use it with another key
     #[arg(long, value_name = "KID")]
     cnf_kid: Option<String>,
     /// Bind the token to the Ed25519 proof key with this thumbprint (`sealwire keys list` shows it)
     #[arg(long, value_name = "THUMBPRINT")]
     cnf_jkt: Option<String>,
-    /// Bind the token to the key in these credentials, whose key id is read each time
+    /// Bind the token to the key in these credentials, which are reread for each token
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cnf_kid", "cnf_jkt"])]
     cnf_creds: Option<PathBuf>,
-    /// Bind the token to the key whose id is in this file, which is read each time (`sealwire keys rotate --kid-file`):
-    /// for who issues tokens to an agent without seeing its key
+    /// Bind the token to the key whose id is in this file, which is reread for each token (`sealwire keys rotate --kid-file`):
+    /// for issuers who do not see the agent's key
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cnf_kid", "cnf_jkt", "cnf_creds"])]
     cnf_kid_file: Option<PathBuf>,
-    /// A further claim; the value is JSON, or else text; repeat for several
+    /// A further claim; the value is taken as text if it is not JSON; repeat for several
     #[arg(long = "claim", value_name = "NAME=VALUE")]
     claims: Vec<String>,
     /// Write the token to this file (mode 0600, replaced in one step) instead of printing it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Issue again and again, once in this time, until SIGTERM or Ctrl-C: a stand-in for an identity provider
+    /// Issue a new token at this interval until SIGTERM or Ctrl-C, as a stand-in for an identity provider
     #[arg(long, value_name = "TIME", requires = "out", value_parser = when::interval)]
     every: Option<Duration>,
 }
 
-/// How soon it is tried again to issue a token.
+/// How soon to retry issuing a token.
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Issue {
@@ -83,12 +83,12 @@ impl Issue {
         let issuer = TokenIssuer::load(&self.key).or_fail(Exit::Input)?;
         let Some(every) = self.every else { return self.issue(&issuer, out) };
         if every >= self.ttl {
-            let failure = Failure::input("a token would end before the next one is issued");
+            let failure = Failure::input("a token would expire before the next one is issued");
             return Err(failure.help("make `--every` shorter than `--ttl`: a third of it leaves time for trouble"));
         }
         let signals = Signals::listen(None)?;
         let issued = block_on(signals.unless_stopped(async {
-            // What is wrong from the beginning is told at once.
+            // A failure of the first one ends the command.
             self.issue(&issuer, out)?;
             let mut ticks = tokio::time::interval(every);
             ticks.tick().await;
@@ -96,16 +96,16 @@ impl Issue {
             loop {
                 ticks.tick().await;
                 let wrong = match self.issue(&issuer, out) {
-                    // Nobody reads what is said, and so nobody waits for tokens.
+                    // Nobody reads the output, so nobody is waiting for tokens.
                     Err(failure) if failure.is_silent() => return Err(failure),
                     issued => issued.err().map(|failure| failure.to_text()).unwrap_or_default(),
                 };
-                // Somebody may be writing at this moment, or a disk be full for a while: the last token still holds. What
-                // stays wrong is said once.
+                // Somebody may be writing a file at this moment, or the disk may be full for a while: the last token is still
+                // valid. An error that persists is logged once.
                 if !wrong.is_empty() {
                     ticks.reset_after(every.min(RETRY));
                     if wrong != said {
-                        tracing::warn!(target: "sealwire::token", "no token is issued: {}", wrong.trim_start_matches("error: "));
+                        tracing::warn!(target: "sealwire::token", "cannot issue a token: {}", wrong.trim_start_matches("error: "));
                     }
                 }
                 said = wrong;
@@ -114,7 +114,7 @@ impl Issue {
         issued.unwrap_or(Ok(Exit::Ok))
     }
 
-    /// Finds what services would refuse and what is easily mistaken, in the words of this command line.
+    /// Reports common mistakes, and what services would refuse, in terms of this command line.
     fn check(&self) -> Result<(), Failure> {
         if let Some(bare) = self.audiences.iter().find(|audience| Name::new(audience).is_ok()) {
             let failure = Failure::input(format!("the audience `{bare}` names no environment"));
@@ -122,8 +122,8 @@ impl Issue {
         }
         let most = Duration::from_secs(TokenRules::new("").max_lifetime_s);
         if self.ttl > most {
-            let failure = Failure::input("a token lives at most 1h: services refuse one that lives longer");
-            return Err(failure.help("`--every` with `--out` issues a new one again and again"));
+            let failure = Failure::input("a token may be valid for at most 1h: services refuse longer ones");
+            return Err(failure.help("`--every` with `--out` issues a new one at intervals"));
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Issue {
             }
             None => {
                 out.result(&json!({ "token": token, "jti": jti, "expires_at": expires_at }), || token.clone())?;
-                // As `token_command` nobody wants to read it with every call.
+                // As a `token_command`, the note would only be noise with every call.
                 if std::io::stdout().is_terminal() {
                     out.note(&format!("expires {ends}"));
                 }

@@ -1,5 +1,5 @@
-//! `sealwire token revoke`: entries of a deny list, which services read again when it changes.
-//! Never takes an entry away, unless it is told to drop those that no longer matter.
+//! `sealwire token revoke`: adds entries to a deny list, which services reread when it changes.
+//! Never removes an entry, unless told to drop those that no longer matter.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::files::{self, Lock};
 use crate::output::Output;
 use crate::when;
 
-/// Revoke a token, or all older tokens of a subject, by an entry in a deny list
+/// Revoke a token, or all older tokens of a subject, with an entry in a deny list
 #[derive(Args)]
 #[command(
     group(ArgGroup::new("what").required(true).multiple(false).args(["jti", "token", "subject"])),
@@ -25,10 +25,10 @@ Examples:
       --before 2026-03-01T22:00:00Z"
 )]
 pub(crate) struct Revoke {
-    /// The deny list; created when there is none
+    /// The deny list; created if there is none
     #[arg(long, value_name = "FILE")]
     denylist: PathBuf,
-    /// The token with this `jti`, or whatever its issuer numbers tokens with
+    /// The token with this `jti`, or with this value of the claim that its issuer uses instead
     #[arg(long, value_name = "JTI")]
     jti: Option<String>,
     /// This very token; `-` reads it from stdin
@@ -63,7 +63,7 @@ impl Revoke {
         } else {
             let (jti, until) = match self.token {
                 Some(token) => of_token(Some(token))?,
-                // Services take tokens of at most an hour unless they are told otherwise.
+                // By default, services accept tokens of at most an hour.
                 None => (self.jti.unwrap_or_default(), self.until.unwrap_or(now_s.saturating_add(86_400))),
             };
             let told = format!("token `{}`", jti.escape_debug());
@@ -77,7 +77,7 @@ impl Revoke {
     }
 }
 
-/// A deny list with a change, which is not written yet.
+/// A changed deny list that is not written yet.
 pub(crate) struct Changed<'a> {
     path: &'a Path,
     text: String,
@@ -85,7 +85,7 @@ pub(crate) struct Changed<'a> {
 }
 
 impl<'a> Changed<'a> {
-    /// The list in the file, or an empty one when there is no file, with this change: as far as services read so much.
+    /// The list in the file, or an empty one if there is no file, with this change. Fails if the result is too large for services.
     pub(crate) fn new(
         path: &'a Path,
         change: impl FnOnce(Denylist) -> Denylist,
@@ -96,7 +96,7 @@ impl<'a> Changed<'a> {
         let list = before.map(|text| Denylist::parse(&text, &shown.to_string()).or_fail(Exit::Input)).transpose()?;
         let text = change(list.unwrap_or_default()).to_json();
         let help = "`sealwire token revoke --prune` drops entries of tokens that have expired, and `--sub` denies all \
-                    older tokens of a subject by one entry";
+                    older tokens of a subject with one entry";
         if text.len() > most {
             let length = text.len();
             let message =
@@ -109,7 +109,7 @@ impl<'a> Changed<'a> {
         Ok(Self { path, text, is_new })
     }
 
-    /// Writes it. Returns whether it is a new list, and warns then: of a mistyped name no service hears anything.
+    /// Writes the list. Returns whether it is new, and warns if so: the name may be mistyped, and no service would read it.
     pub(crate) fn save(self, out: &Output) -> Result<bool, Failure> {
         files::write_public(self.path, &self.text)?;
         if self.is_new {
@@ -122,8 +122,8 @@ impl<'a> Changed<'a> {
     }
 }
 
-/// `jti`, or else the digest, and `exp` as the token itself says. It need not be trusted for this: a forged token denies
-/// itself. Services know a token by either, whatever its issuer numbers tokens with.
+/// The token's own `jti`, or if it has none, its digest; and its own `exp`. The token need not be trusted: a forged one only
+/// denies itself. Services check both, whichever claim its issuer uses as an id.
 fn of_token(token: Option<String>) -> Result<(String, u64), Failure> {
     let token = files::argument_or_stdin(token, "the token")?;
     let said = decode_untrusted(token.trim()).or_fail(Exit::Input)?;

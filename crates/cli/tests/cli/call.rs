@@ -122,7 +122,10 @@ async fn calls_print_results_and_end_with_the_code_of_their_kind() {
         String::from_utf8(output.stderr).unwrap()
     };
     let said = said_there("nath/add");
-    assert!(said.contains("name no `nath/add`, but bank/balance, math/add, math/mul; the service's log names"), "{said}");
+    assert!(
+        said.contains("name no `nath/add`, but bank/balance, math/add, math/mul; the service's log names"),
+        "{said}"
+    );
     let said = said_there("rpc.explain");
     assert!(said.contains("help: the service's log names the rule"), "{said}");
     let said = said_there("math/none");

@@ -142,7 +142,7 @@ fn a_request_that_was_exchanged_or_does_not_fit_is_refused_and_nothing_is_writte
     thief.run("keys request robot --environment dev").ok();
     operator.write("robot.request", &thief.read("robot.request"));
     let line = format!("keys enrol robot robot.request --thumbprint {thumbprint} {enrol}");
-    operator.run(&line).fails(30, &["and not that one", "ask the agent's owner"]);
+    operator.run(&line).fails(30, &["is for another key", "ask the agent's owner"]);
     // The right key under another's signature.
     let (own, other) = (agent.read("robot.request"), thief.read("robot.request"));
     let mixed = format!("{}.{}", own.trim().rsplit_once('.').unwrap().0, other.trim().rsplit_once('.').unwrap().1);
