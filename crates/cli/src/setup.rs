@@ -14,16 +14,12 @@ use clap::Subcommand;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
-/// Whole set-ups: keys, broker users, certificates, configuration
+/// Complete setups: keys, broker users, certificates, configuration.
 #[derive(Subcommand)]
 pub(crate) enum Setup {
-    /// Write all that the compose set-up needs: three brokers, services, their agents, a door
     Cluster(cluster::Cluster),
-    /// Add a service to a set-up that is there
     Service(service::AddService),
-    /// Let an enrolled agent connect to the brokers of a set-up
     Agent(agent::AddAgent),
-    /// Take an agent's user out of the brokers of a set-up
     RemoveAgent(agent::RemoveAgent),
 }
 

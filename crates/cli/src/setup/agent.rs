@@ -1,4 +1,4 @@
-//! `sealwire setup agent` and `setup remove-agent`: the broker user of an agent that made its key pair itself.
+//! `sealwire setup agent` and `setup remove-agent`: the broker user of an agent that created its own key pair.
 //! Never sees a private key.
 
 use std::path::PathBuf;
@@ -13,25 +13,25 @@ use crate::keys::read_request;
 use crate::output::Output;
 use crate::parties::ENVIRONMENT;
 
-/// Let an agent that was enrolled connect to the brokers of a set-up, with the nkey in its request
+/// Let an enrolled agent connect to the brokers of a setup, with the nkey in its request
 ///
-/// The brokers must then read their users again. `sealwire keys enrol` lets services verify its messages.
+/// The brokers must then reload their users. `sealwire keys enrol` lets services verify the agent's messages.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sealwire setup agent robot.request --thumbprint … --out /sealwire
   sealwire setup agent - --thumbprint … --replace --out /sealwire")]
 pub(crate) struct AddAgent {
-    /// The request, as `sealwire keys request --nkey` wrote it; `-` for stdin
+    /// The request, as written by `sealwire keys request --nkey`; `-` for stdin
     #[arg(value_name = "REQUEST")]
     request: PathBuf,
-    /// The key's thumbprint, as the agent's owner tells it
+    /// The key's thumbprint, as told by the agent's owner
     #[arg(long, value_name = "THUMBPRINT", allow_hyphen_values = true)]
     thumbprint: String,
-    /// Take this nkey in the place of the one that the brokers know
+    /// Replace the nkey that the brokers know for this agent
     #[arg(long)]
     replace: bool,
-    /// Where the folders are
+    /// The folder of the setup
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
@@ -42,26 +42,26 @@ impl AddAgent {
         let request = read_request(&self.request, &self.thumbprint)?;
         if request.environment.as_str() != ENVIRONMENT {
             let message =
-                format!("`{path}` is for the environment `{}`, and this is `{ENVIRONMENT}`", request.environment);
+                format!("`{path}` is for the environment `{}`, but this is `{ENVIRONMENT}`", request.environment);
             return Err(Failure::input(message).help("ask its owner which environment the agent is for"));
         }
         let Some(nkey) = &request.nkey else {
             let failure = Failure::input(format!("`{path}` names no nkey"));
-            return Err(failure.help("the agent makes one with: sealwire keys request --nkey"));
+            return Err(failure.help("the agent creates one with: sealwire keys request --nkey"));
         };
         Target::take(self.out)?.add_agent(&request.agent, nkey, self.replace)?;
         let agent = &request.agent;
         out.result(&json!({ "agent": agent, "nkey": nkey }), || {
-            format!("added the broker user of {agent}: let each broker read its users again (SIGHUP)")
+            format!("added the broker user of {agent}: let each broker reload its users (SIGHUP)")
         })?;
         Ok(Exit::Ok)
     }
 }
 
-/// Take an agent's user out of the brokers of a set-up
+/// Remove an agent's user from the brokers of a setup
 ///
-/// The brokers must then read their users again, which ends its connections. Its keys are the services' matter: the lines
-/// that revoke them are printed.
+/// The brokers must then reload their users, which ends the agent's connections. Services still know its keys: the command
+/// prints the lines that revoke them.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -70,7 +70,7 @@ pub(crate) struct RemoveAgent {
     /// The agent's name
     #[arg(value_name = "NAME")]
     name: Name,
-    /// Where the folders are
+    /// The folder of the setup
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
@@ -85,7 +85,7 @@ impl RemoveAgent {
                 format!("\nA service still knows a key of it: sealwire keys revoke {} --ring {}", entry.kid, ring.display())
             });
             let removed =
-                format!("removed the broker user of {agent}: let each broker read its users again (SIGHUP), which ends its connections");
+                format!("removed the broker user of {agent}: let each broker reload its users (SIGHUP), which ends its connections");
             std::iter::once(removed).chain(lines).collect()
         })?;
         Ok(Exit::Ok)

@@ -1,5 +1,5 @@
-//! X.509 certificates of the brokers and of the door, each kind from a certificate authority that signs it and is forgotten.
-//! Never keeps the authority's key: nobody can add a certificate that the brokers or clients would trust.
+//! X.509 certificates of the brokers and of the door, each kind signed by its own certificate authority.
+//! Never keeps an authority's key: nobody can add a certificate that the brokers or clients would trust.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,11 +11,11 @@ use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
-/// Certificates of one authority.
+/// The certificates of one authority.
 pub(super) struct Certificates {
-    /// What those who connect trust, as PEM.
+    /// The authority's certificate, which clients trust, as PEM.
     pub(super) authority: String,
-    /// One for each, in their order.
+    /// One for each broker or door, in their order.
     pub(super) each: Vec<Certificate>,
 }
 
@@ -25,21 +25,21 @@ pub(super) struct Certificate {
     pub(super) key: Zeroizing<String>,
 }
 
-/// How long certificates hold, in days. The public web's limit of 2024; they are made anew well before.
+/// How long certificates are valid, in days: the public web's limit of 2024. They are renewed well before.
 pub(super) const DAYS: i64 = 398;
 
 const SERVER: ExtendedKeyUsagePurpose = ExtendedKeyUsagePurpose::ServerAuth;
 const CLIENT: ExtendedKeyUsagePurpose = ExtendedKeyUsagePurpose::ClientAuth;
 
 impl Certificates {
-    /// Those of the brokers, one for each host name, for both sides of a connection: a broker is a server to its clients, and to
-    /// the other brokers server or client.
+    /// The brokers' certificates, one for each host name, for both sides of a connection: a broker is a server to its clients,
+    /// and a server or a client to the other brokers.
     pub(super) fn of_brokers(hosts: &[&str], now: OffsetDateTime) -> Result<Self, Failure> {
         let each: Vec<&[&str]> = hosts.chunks(1).collect();
         Self::generate("sealwire cluster authority", &each, &[SERVER, CLIENT], now)
     }
 
-    /// That of the door, which has these host names. Of another authority: brokers take each other for brokers by theirs.
+    /// The door's certificate, for these host names. From another authority, since brokers recognize each other by theirs.
     pub(super) fn of_door(hosts: &[&str], now: OffsetDateTime) -> Result<Self, Failure> {
         Self::generate("sealwire door authority", &[hosts], &[SERVER], now)
     }
@@ -76,7 +76,7 @@ fn params(name: &str, hosts: &[&str], now: OffsetDateTime) -> Result<Certificate
     let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(hosts).or_fail(Exit::Bug)?;
     params.distinguished_name.push(DnType::CommonName, name);
-    // Clocks of containers on one machine are one, but those of a client elsewhere may be behind.
+    // Containers on one machine share a clock, but that of a client elsewhere may be behind.
     params.not_before = now - Duration::hours(1);
     params.not_after = now + Duration::days(DAYS);
     Ok(params)
@@ -86,7 +86,7 @@ fn params(name: &str, hosts: &[&str], now: OffsetDateTime) -> Result<Certificate
 fn pem(label: &str, der: &[u8]) -> Zeroizing<String> {
     let base64 = Zeroizing::new(STANDARD.encode(der));
     let mut text = Zeroizing::new(format!("-----BEGIN {label}-----\n"));
-    // Made large enough at once: growing would leave copies of a key behind.
+    // Reserve enough space at once: growing would leave copies of a key behind.
     text.reserve(2 * base64.len() + 64);
     for (index, character) in base64.chars().enumerate() {
         if index > 0 && index % 64 == 0 {

@@ -1,5 +1,5 @@
-//! `sealwire setup cluster`: all secrets and files of the compose set-up, in one folder for each of its containers.
-//! Never gives a container more than it needs, and never replaces a key of a set-up that is there.
+//! `sealwire setup cluster`: writes all secrets and files of the compose setup, in one folder for each of its containers.
+//! Never gives a container more than it needs, and never replaces a key of an existing setup.
 
 use std::path::PathBuf;
 
@@ -13,12 +13,11 @@ use crate::files::at;
 use crate::output::Output;
 use crate::parties::SERVICES;
 
-/// Write all that the compose set-up needs: three brokers, services, their agents, a door
+/// Write everything that the compose setup needs: three brokers, services, their agents, a door
 ///
-/// Makes keys, broker users, certificates, tokens, credentials and configuration, each file in the folder of the one
-/// container that may read it. A set-up that is there already stays as it is, but for a fresh token: services that it
-/// lacks are added, and certificates that end within 30 days are made anew, and nothing else. One that has lost a folder is
-/// refused.
+/// Creates keys, broker users, certificates, tokens, credentials and configuration, each file in the folder of the only
+/// container that may read it. An existing setup gets a fresh token, any services that it lacks, and new certificates if
+/// they expire within 30 days; nothing else in it changes. A setup that has lost a folder is refused.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -26,15 +25,15 @@ Examples:
   sealwire setup cluster --out /sealwire --service demo --service ledger
   sealwire setup cluster --out /sealwire --mcp wiki=http://wiki-mcp:8000/mcp
 
-docker-compose.yml does it so, with one volume mounted on each folder.")]
+docker-compose.yml does this, with one volume mounted on each folder.")]
 pub(crate) struct Cluster {
-    /// Where the folders are, or are to be made
+    /// The folder of the setup, with a folder in it for each container
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// A service, and its folder; repeat for several
+    /// The name of a service, and of its folder; repeat for several
     #[arg(long = "service", value_name = "NAME", default_values = SERVICES)]
     services: Vec<Name>,
-    /// A service whose methods are the tools of a server of MCP, with the server's address; repeat for several
+    /// A service whose methods are the tools of an MCP server, with the server's URL; repeat for several
     #[arg(long, value_name = "NAME=URL", value_parser = with_server)]
     mcp: Vec<(Name, String)>,
 }
@@ -44,11 +43,11 @@ fn with_server(text: &str) -> Result<(Name, String), String> {
     Ok((Name::new(name).map_err(|error| error.to_string())?, server(url)?))
 }
 
-/// The address of a server of MCP.
+/// Parses the URL of an MCP server.
 pub(super) fn server(url: &str) -> Result<String, String> {
     match url.split_once("://") {
         Some(("http" | "https", rest)) if !rest.is_empty() => Ok(url.to_owned()),
-        _ => Err("write an address such as http://wiki-mcp:8000/mcp".to_owned()),
+        _ => Err("write a URL such as http://wiki-mcp:8000/mcp".to_owned()),
     }
 }
 
@@ -68,11 +67,11 @@ impl Cluster {
             }
             Some(mark) => mark,
         };
-        // What is named with a server is that, also if it is among those that are there if none is named.
+        // A service named with `--mcp` is an MCP one, even if it is also in the default list of services.
         let is_mcp = |name: &Name| self.mcp.iter().any(|(with_server, _)| with_server == name);
         let of_demo = self.services.iter().filter(|name| !is_mcp(name)).map(|name| (name.clone(), None));
         let of_mcp = self.mcp.iter().map(|(name, url)| (name.clone(), Some(url.clone())));
-        // The first is the one that the caller's token is for.
+        // The first of all services is the one that the caller's token is for.
         let all = of_demo.chain(of_mcp).map(|(name, mcp)| Added { name, mcp });
         let all = all.filter(|service| !mark.services.contains(&service.name));
         let lacking: Vec<Added> = all.collect();
@@ -87,14 +86,14 @@ impl Cluster {
         out.result(&result, || {
             let folder = target.display();
             if made {
-                return format!("made a new set-up in {folder}");
+                return format!("made a new setup in {folder}");
             }
-            let mut text = format!("the set-up in {folder} stays");
+            let mut text = format!("the setup in {folder} stays");
             if renewed {
                 text.push_str("; its certificates are new: restart the brokers, the services and the agents");
             }
             for name in &added {
-                text.push_str(&format!("; the service {name} is new: let each broker read its users again (SIGHUP)"));
+                text.push_str(&format!("; the service {name} is new: let each broker reload its users (SIGHUP)"));
             }
             text
         })?;

@@ -1,5 +1,5 @@
-//! The mark in every folder of a set-up: that all of them belong together, until when, and which services there are.
-//! Never takes a set-up that has lost a folder for a new one: its keys would come back under the same names.
+//! The mark in every folder of a setup: which setup it belongs to, when its certificates end, and which services it has.
+//! Never takes a setup that has lost a folder for a new one: new keys would get the ids of the old ones.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::read_if_there;
 use crate::when;
 
-/// In every folder.
+/// The mark, as written into every folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mark {
-    /// The same in all folders of a set-up, and in no other.
+    /// The same in all folders of a setup, and in no other.
     id: String,
     /// When the certificates end, in seconds since the Unix epoch.
     until: u64,
@@ -24,17 +24,17 @@ pub(super) struct Mark {
     pub(super) services: Vec<Name>,
 }
 
-/// How long before their end certificates are made anew.
+/// How long before they end certificates are renewed.
 const RENEW_BEFORE_S: u64 = 30 * 86_400;
 const NAME: &str = "set-up.json";
 
 impl Mark {
-    /// Of a set-up that is made now.
+    /// The mark of a setup that is created now.
     pub(super) fn new() -> Self {
         Self { id: Nonce::random().to_text(), until: 0, services: Vec::new() }.renewed()
     }
 
-    /// With certificates that are made now.
+    /// The mark, for certificates that are created now.
     pub(super) fn renewed(self) -> Self {
         let life_s = DAYS.unsigned_abs().saturating_mul(86_400);
         Self { until: when::now_s().saturating_add(life_s), ..self }
@@ -45,7 +45,7 @@ impl Mark {
         self.until <= when::now_s().saturating_add(RENEW_BEFORE_S)
     }
 
-    /// The one mark of all folders; `None` if none has any.
+    /// The mark that all folders share; `None` if none has one.
     pub(super) fn find(base: &Path, folders: &[&str]) -> Result<Option<Self>, Failure> {
         let mut found: Option<Self> = None;
         let mut lacking = Vec::new();
@@ -58,10 +58,10 @@ impl Mark {
                 if first.id != mark.id {
                     return Err(broken(
                         base,
-                        &format!("`{folder}` belongs to another set-up than the folders before it"),
+                        &format!("`{folder}` belongs to another setup than the folders before it"),
                     ));
                 }
-                // A renewal that was interrupted is done again.
+                // The earliest end counts, so that an interrupted renewal is repeated.
                 first.until = first.until.min(mark.until);
                 let more = mark.services.into_iter().filter(|service| !first.services.contains(service));
                 let more: Vec<Name> = more.collect();
@@ -83,10 +83,10 @@ impl Mark {
         Err(broken(base, &format!("{} lost what was set up there", lacking.join(", "))))
     }
 
-    /// A folder that is to be made part of the set-up is not another one's.
+    /// Checks that a folder that will become part of the setup does not belong to another one.
     pub(super) fn check_unmarked(&self, base: &Path, folder: &str) -> Result<(), Failure> {
         match Self::read(base, folder)? {
-            Some(mark) if mark.id != self.id => Err(broken(base, &format!("`{folder}` belongs to another set-up"))),
+            Some(mark) if mark.id != self.id => Err(broken(base, &format!("`{folder}` belongs to another setup"))),
             _ => Ok(()),
         }
     }
@@ -98,7 +98,7 @@ impl Mark {
         mark.map(Some).map_err(|_| broken(base, &format!("`{}` is not of this version", path.display())))
     }
 
-    /// Writes it into these folders.
+    /// Writes the mark into these folders.
     pub(super) fn write(&self, base: &Path, folders: &[&str]) -> Result<(), Failure> {
         let text = serde_json::to_string(self).or_fail(Exit::Bug)?;
         let write = |folder: &&str| write_secret(&base.join(folder).join(NAME), &text, true).or_fail(Exit::Input);
@@ -106,9 +106,9 @@ impl Mark {
     }
 }
 
-/// Keys that were made anew would have the ids of others that may be revoked.
+/// The setup cannot be completed with new keys: they would have the ids of others that may be revoked.
 fn broken(base: &Path, what: &str) -> Failure {
-    Failure::input(format!("the set-up in `{}` is incomplete: {what}", base.display())).help(
-        "restore it from a backup, or forget all of it, keys included, and begin anew: docker compose down --volumes",
+    Failure::input(format!("the setup in `{}` is incomplete: {what}", base.display())).help(
+        "restore it from a backup, or discard all of it, keys included, and start afresh: docker compose down --volumes",
     )
 }

@@ -1,4 +1,4 @@
-//! `sealwire setup service`: one more service in a set-up that is there, with broker users and a guard account of its own.
+//! `sealwire setup service`: adds a service to an existing setup, with its own broker users and its own guard account.
 //! Never touches the keys of anybody else.
 
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::parties::ENVIRONMENT;
 
-/// Add a service to a set-up that is there
+/// Add a service to an existing setup
 ///
-/// Makes the service's folder: keys, broker users, configuration, and a key ring with the agents of the set-up. The
-/// agents' credentials get its public key. The brokers must then read their users again.
+/// Creates the service's folder with keys, broker users, configuration, and a key ring with the agents of the setup. The agents'
+/// credentials get the service's public key. The brokers must then reload their users.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -25,19 +25,19 @@ Examples:
   sealwire setup service wiki --out /sealwire --mcp http://wiki-mcp:8000/mcp
   kill -HUP …    # each broker: `nats-server --signal reload` does the same")]
 pub(crate) struct AddService {
-    /// The service's name, and its folder's
+    /// The name of the service, and of its folder
     #[arg(value_name = "NAME")]
     name: Name,
-    /// Where the folders are
+    /// The folder of the setup
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// The server of MCP whose tools are its methods, over Streamable HTTP; without one, those of the demonstration
+    /// The MCP server (Streamable HTTP) whose tools become its methods; without one, it serves the demonstration methods
     #[arg(long, value_name = "URL", value_parser = server)]
     mcp: Option<String>,
 }
 
 impl AddService {
-    /// How an agent that the set-up did not make is let in. That is for the operator to decide: it was enrolled with others.
+    /// How to let in an agent that was enrolled later, with other services. Whether to do so is for the operator to decide.
     fn enrol(&self, target: &Target, entry: &KeyEntry) -> String {
         let (name, owner, ring, key) =
             (&self.name, &entry.owner, target.ring(&self.name), target.service_key(&self.name));
@@ -57,7 +57,7 @@ impl AddService {
         let mark = target.found()?;
         if mark.services.contains(&self.name) {
             return Err(Failure::input(format!(
-                "the set-up in `{}` has a service {} already",
+                "the setup in `{}` has a service {} already",
                 target.display(),
                 self.name
             )));
@@ -68,7 +68,7 @@ impl AddService {
         let result = json!({ "folder": target.display().to_string(), "added": [self.name], "lacks": keys });
         out.result(&result, || {
             let added = format!(
-                "added the service {name} in {folder}/{name}: let each broker read its users again (SIGHUP), then start it",
+                "added the service {name} in {folder}/{name}: let each broker reload its users (SIGHUP), then start it",
                 name = self.name,
                 folder = target.display()
             );

@@ -1,5 +1,5 @@
-//! The folders of a set-up and what is written into each: one folder for each container.
-//! Never leaves a file that others than its owner may read.
+//! The folders of a setup, one for each container, and what is written into each.
+//! Never leaves a file that anybody but its owner may read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,35 +23,35 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{self, Lock, at, read_if_there, restrict};
 use crate::parties::{self, AGENTS, ENVIRONMENT, ISSUER};
 
-/// The brokers: host names, and names of their folders.
+/// The brokers: their host names, which also name their folders.
 const NODES: [&str; 3] = ["nats-1", "nats-2", "nats-3"];
-/// The agent that has a container of its own, and calls and calls.
+/// The agent in a container of its own, which makes calls all the time.
 const CALLER: &str = "planner";
 const OPERATOR: &str = "operator";
 const ISSUER_FOLDER: &str = "issuer";
-/// Where the issuer hands tokens to the caller.
+/// The folder through which the issuer hands tokens to the caller.
 const TOKENS: &str = "tokens";
 /// The door, its agent, and its folder.
 const DOOR: &str = "door";
-/// Where its callers find it, and who issues the tokens with which it calls.
+/// The door's public URL, which is also the issuer of the tokens with which it calls.
 const DOOR_URL: &str = "https://localhost:8443";
-/// Its names, for its certificate.
+/// The door's host names, for its certificate.
 const DOOR_HOSTS: [&str; 3] = ["localhost", DOOR, "127.0.0.1"];
-/// The folders beside the services'.
+/// All folders except those of the services.
 const FOLDERS: [&str; 8] = ["nats-1", "nats-2", "nats-3", CALLER, OPERATOR, ISSUER_FOLDER, TOKENS, DOOR];
-/// Names that a service cannot have: of what else there is beside its folder.
+/// Further names that a service cannot have, since they are used next to its folder.
 const TAKEN: [&str; 5] = ["policies", "data-1", "data-2", "data-3", "node"];
-/// The operator's tools' user.
+/// The broker user of the operator's tools.
 const TOOLS: &str = "tools";
-/// The brokers' users, at the operator's.
+/// The list of broker users, in the operator's folder.
 const USERS: &str = "users.json";
 /// The issuer's signing key.
 const TOKEN_KEY: &str = "token-key.json";
-/// How long tokens live. The issuer's container writes the next one long before.
+/// How long tokens are valid, in seconds. The issuer's container writes the next one long before that.
 const TOKEN_S: u64 = 900;
 
-/// The folder that holds the folders. Nobody else changes anything in them until this is dropped: of two commands that had
-/// read the same users, one would bring back those that the other has removed.
+/// The folder of a setup, locked until this is dropped: if two commands had read the same users, one would bring back those
+/// that the other has removed.
 pub(super) struct Target {
     base: PathBuf,
     _lock: Lock,
@@ -62,7 +62,7 @@ impl Target {
         if !base.is_dir() {
             return Err(nothing_in(&base));
         }
-        // Of containers that share volumes, each has a folder above them of its own.
+        // Lock the inner folders, too: containers may share these as volumes, each below an outer folder of its own.
         let shared = FOLDERS.iter().map(|folder| base.join(folder)).filter(|folder| folder.is_dir());
         let lock = Lock::alone_in(std::iter::once(base.clone()).chain(shared))?;
         Ok(Self { base, _lock: lock })
@@ -72,17 +72,17 @@ impl Target {
         self.base.display()
     }
 
-    /// All folders of a set-up.
+    /// All folders of a setup.
     pub(super) fn folders(mark: &Mark) -> Vec<&str> {
         FOLDERS.into_iter().chain(mark.services.iter().map(Name::as_str)).collect()
     }
 
-    /// What is there; `None` if nothing is.
+    /// The mark of the setup that is there; `None` if there is none.
     pub(super) fn mark(&self) -> Result<Option<Mark>, Failure> {
         Mark::find(&self.base, &FOLDERS)
     }
 
-    /// A set-up without services. It is marked when it has some: until then, nothing is there.
+    /// Creates a setup without services. It is marked once it has some; until then it does not count as a setup.
     pub(super) fn make(&self) -> Result<Mark, Failure> {
         FOLDERS.into_iter().try_for_each(|folder| self.make_folder(folder))?;
         let mut users = Users::default();
@@ -107,7 +107,7 @@ impl Target {
         Ok(mark)
     }
 
-    /// What the door has of its own, but for its configuration, which names the services.
+    /// Writes the door's own files, except its configuration, which names the services.
     fn make_door(&self, issuer: &TokenIssuer) -> Result<(), Failure> {
         let key = self.file(DOOR, DOOR_KEY);
         remove(&key)?;
@@ -118,8 +118,8 @@ impl Target {
         remove(&self.file(DOOR, DOOR_CONFIG))
     }
 
-    /// New certificates, and nothing else. The authority of the last ones stays trusted, so that the brokers and their
-    /// clients can be restarted one by one.
+    /// Renews the certificates, and nothing else. The previous authority stays trusted, so that the brokers and their clients
+    /// can be restarted one by one.
     pub(super) fn renew_certificates(&self, mark: Mark) -> Result<Mark, Failure> {
         self.write_certificates(&mark)?;
         let mark = mark.renewed();
@@ -145,7 +145,7 @@ impl Target {
         Ok(())
     }
 
-    /// Adds services, tells the brokers, and marks the set-up. What an interrupted run left of them is replaced.
+    /// Adds services, writes the brokers' users, and marks the setup. Replaces what an interrupted run left of these services.
     pub(super) fn add_services(&self, mut mark: Mark, services: &[Added]) -> Result<Mark, Failure> {
         if services.is_empty() {
             return Ok(mark);
@@ -167,24 +167,24 @@ impl Target {
             let name = credentials.agent().to_string();
             self.save_credentials(credentials, &name, &mark.services)?;
         }
-        // What an operator has made of it stays.
+        // The operator may have changed it.
         if !self.file(DOOR, DOOR_CONFIG).exists() {
             self.write(DOOR, DOOR_CONFIG, &door_config(&mark.services))?;
         }
         self.write_users(&users)?;
-        // The new folders first: as long as only they say so, they are no part of it.
+        // Mark the new folders first: they belong to the setup only once the others say so, too.
         let mut folders = Self::folders(&mark);
         folders.reverse();
         mark.write(&self.base, &folders)?;
         Ok(mark)
     }
 
-    /// A set-up that is there.
+    /// The mark of the setup, which must exist.
     pub(super) fn found(&self) -> Result<Mark, Failure> {
         self.mark()?.ok_or_else(|| nothing_in(&self.base))
     }
 
-    /// A broker user for an agent that made its key pair itself; with `replace`, in the place of the one that it has.
+    /// Adds a broker user for an agent that created its own key pair; with `replace`, replaces the one it has.
     pub(super) fn add_agent(&self, name: &Name, nkey: &str, replace: bool) -> Result<(), Failure> {
         self.found()?;
         let mut users = Users::load(&self.file(OPERATOR, USERS))?;
@@ -195,7 +195,7 @@ impl Target {
         self.write_users(&users)
     }
 
-    /// Takes an agent's broker user out. The result is the records of its keys, with the ring of each.
+    /// Removes an agent's broker user. Returns the records of its keys that are not revoked, with the ring of each.
     pub(super) fn remove_agent(&self, name: &Name) -> Result<Vec<(PathBuf, KeyEntry)>, Failure> {
         let mark = self.found()?;
         let mut users = Users::load(&self.file(OPERATOR, USERS))?;
@@ -207,7 +207,7 @@ impl Target {
         Ok(entries.filter(|(_, entry)| entry.owner == *name && entry.status != KeyStatus::Revoked).collect())
     }
 
-    /// The keys of agents that the set-up did not make, as any service knows them: by key id.
+    /// The active keys, in any service's ring, of agents that were enrolled later, by key id.
     pub(super) fn enrolled(&self, mark: &Mark) -> Result<BTreeMap<String, KeyEntry>, Failure> {
         let made = |entry: &KeyEntry| agents().any(|(name, _)| name == entry.owner.as_str());
         let entries = self.entries(mark)?.into_iter().map(|(_, entry)| entry);
@@ -215,7 +215,7 @@ impl Target {
         Ok(enrolled.map(|entry| (entry.kid.clone(), entry)).collect())
     }
 
-    /// Every record of every ring, with the ring's file.
+    /// All records of all rings, with the ring's file.
     fn entries(&self, mark: &Mark) -> Result<Vec<(PathBuf, KeyEntry)>, Failure> {
         let mut entries = Vec::new();
         for service in &mark.services {
@@ -271,8 +271,8 @@ impl Target {
         self.write(folder, "sealwire.toml", &service_config(added))
     }
 
-    /// The agents of the set-up, each with whether every service still admits its key: a key that one of them has
-    /// retired or revoked does not come back with the next service.
+    /// The agents of the setup, each with whether every service still accepts its key: a key that one service has retired or
+    /// revoked must not come back with the next service.
     fn agents(&self, mark: &Mark) -> Result<Vec<(Credentials, bool)>, Failure> {
         let entries = self.entries(mark)?.into_iter().map(|(_, entry)| entry);
         let refused: Vec<_> = entries.filter(|entry| entry.status != KeyStatus::Active).collect();
@@ -284,7 +284,7 @@ impl Target {
         agents().map(load).collect()
     }
 
-    /// What any service of the set-up denies.
+    /// The deny lists of all services, merged.
     fn denied(&self, mark: &Mark) -> Result<Denylist, Failure> {
         mark.services.iter().try_fold(Denylist::default(), |all, service| {
             let list = Denylist::from_file(self.file(service.as_str(), "denylist.json")).or_fail(Exit::Input)?;
@@ -292,8 +292,8 @@ impl Target {
         })
     }
 
-    /// The caller has its own folder, and gets its tokens from the issuer; the door has its own, and makes tokens for its callers.
-    /// The other agents are the operator's, who holds the issuer's key too. All pin the services' keys.
+    /// Saves an agent's credentials, with the services' keys pinned. The caller has its own folder and gets its tokens from the
+    /// issuer; the door has its own folder and mints its tokens. The other agents are the operator's, who has the issuer's key, too.
     fn save_credentials(&self, credentials: Credentials, agent: &str, services: &[Name]) -> Result<(), Failure> {
         let mut credentials = credentials;
         for service in services {
@@ -308,7 +308,7 @@ impl Target {
         let credentials = if agent == CALLER {
             credentials.token_file(format!("../{TOKENS}/{CALLER}.jwt"))
         } else if agent == DOOR {
-            // Credentials have to say where tokens come from. Those of the door are its own, so this is never read.
+            // Credentials must name a source of tokens. The door mints its own, so this file is never read.
             credentials.token_file(format!("{DOOR}.jwt"))
         } else {
             let command = ["sealwire", "token", "issue", "--key", "../issuer/token-key.json", "--subject", agent];
@@ -325,7 +325,7 @@ impl Target {
         credentials.save(self.credentials(agent), true).or_fail(Exit::Input)
     }
 
-    /// A token for the caller, bound to its key, for the first service; and the key's id, for who issues the next one.
+    /// Writes a token for the caller, bound to its key, for the first service; and the key's id, for the issuer of the next one.
     pub(super) fn write_token(&self, mark: &Mark) -> Result<(), Failure> {
         let issuer = TokenIssuer::load(self.file(ISSUER_FOLDER, TOKEN_KEY)).or_fail(Exit::Input)?;
         let kid = Credentials::load(self.credentials(CALLER)).or_fail(Exit::Input)?.kid().to_owned();
@@ -350,34 +350,34 @@ impl Target {
         restrict(&path)
     }
 
-    /// Each container is its files' owner: nobody else has to read them, also what is no secret.
+    /// Writes a file that only its owner can read, even if it is not secret: each container owns its files.
     fn write(&self, folder: &str, name: &str, text: &str) -> Result<(), Failure> {
         write_secret(&self.file(folder, name), text, true).or_fail(Exit::Input)
     }
 }
 
 fn nothing_in(base: &Path) -> Failure {
-    let failure = Failure::input(format!("there is no set-up in `{}`", base.display()));
+    let failure = Failure::input(format!("there is no setup in `{}`", base.display()));
     match dev::adds_agents(base, "NAME") {
         Some(command) => failure.help(format!("it is the folder of a `sealwire dev`: {command}")),
-        None => failure.help("make one: sealwire setup cluster --out FOLDER"),
+        None => failure.help("create one: sealwire setup cluster --out FOLDER"),
     }
 }
 
 const SERVICE_KEY: &str = "service-key.json";
-/// The key with which the door makes tokens.
+/// The key with which the door signs tokens.
 const DOOR_KEY: &str = "door-key.json";
 const DOOR_CONFIG: &str = "door.toml";
 
-/// A service that is to be added.
+/// A service to be added.
 #[derive(Debug, Clone)]
 pub(super) struct Added {
     pub(super) name: Name,
-    /// The server of MCP whose tools are its methods; those of the demonstration if there is none.
+    /// The MCP server whose tools become its methods; without one, it serves the demonstration methods.
     pub(super) mcp: Option<String>,
 }
 
-/// The agents of a set-up, with the algorithms of their keys. The door's key is one of which anybody can check receipts.
+/// The agents of a setup, with the algorithms of their keys. The door's is Ed25519, so that anybody can check its receipts.
 fn agents() -> impl Iterator<Item = (&'static str, ProofAlgorithm)> {
     let of_demo = AGENTS.iter().map(|(name, _, algorithm, _)| (*name, *algorithm));
     of_demo.chain(std::iter::once((DOOR, ProofAlgorithm::EdDsa)))
@@ -401,9 +401,9 @@ fn door_config(services: &[Name]) -> String {
         .map(|service| format!("\n[[door.expose]]\nservice = \"{service}\"\ntimeout_s = 30\n"))
         .collect();
     format!(
-        "# The door: callers that do not speak Sealwire, each as who its token says. Written by `sealwire setup`.\n\
+        "# The door: it calls for callers that do not speak Sealwire, each identified by its token. Written by `sealwire setup`.\n\
          [door]\nlisten = \"0.0.0.0:8443\"\ntls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n\
-         # Where callers find it; their tokens must be for it (`aud`), and name a service (`scope`).\n\
+         # Where callers find it. Their tokens must be for this URL (`aud`), and name a service (`scope`).\n\
          public_url = \"{DOOR_URL}\"\ncredentials = \"{DOOR}.creds.json\"\n\
          identity = {{ mode = \"mint\", key = \"{DOOR_KEY}\" }}\n\
          denylist = \"denylist.json\"\nseal_key = \"seal.key\"\n\n\
@@ -418,7 +418,7 @@ fn service_config(Added { name: service, mcp }: &Added) -> String {
         None => ("the demonstration methods", String::new()),
         Some(url) => {
             let plaintext = if url.starts_with("http:") {
-                "# Nobody else is on the network between the two.\nallow_plaintext = true\n"
+                "# Nobody else is on the network between the service and the server.\nallow_plaintext = true\n"
             } else {
                 ""
             };
@@ -426,7 +426,7 @@ fn service_config(Added { name: service, mcp }: &Added) -> String {
             let backend = format!(
                 "\n[[backend]]\nname = \"{service}\"\nkind = \"mcp\"\nurl = {url}\nprefix = \"{service}\"\n{plaintext}"
             );
-            ("the tools of a server of MCP", backend)
+            ("the tools of an MCP server", backend)
         }
     };
     format!(
@@ -434,7 +434,7 @@ fn service_config(Added { name: service, mcp }: &Added) -> String {
          environment = \"{ENVIRONMENT}\"\nservice = \"{service}\"\n\n\
          [nats]\nurls = [{urls}]\nnkey_seed_file = \"service.nkey\"\ntls_ca = \"ca.pem\"\n\n\
          [keys]\nring = \"ring.json\"\nservice_key = \"{SERVICE_KEY}\"\ndenylist = \"denylist.json\"\n\n\
-         # The brokers see every token: one that is not bound to its bearer's key is refused.\n\
+         # The brokers see every token, so a token that is not bound to the caller's key is refused.\n\
          [tokens]\nrequire_cnf = true\n\n\
          [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\
          may = {{ agents = [\"*\"], roles = [\"*\"] }}\n\n\
@@ -443,16 +443,16 @@ fn service_config(Added { name: service, mcp }: &Added) -> String {
          require = {{ \"act.sub\" = \"{DOOR}\" }}\n\
          may = {{ agents = [\"{DOOR}\"], roles = [\"*\"], subjects = [\"*\"] }}\n\n\
          [policy]\nfolder = \"../policies\"\n\n\
-         # All containers have one clock: the less it may be off, the sooner a new guard vouches for messages. A machine\n\
-         # that does all this and your work, too, may stall for longer than a quarter of a second.\n\
+         # All containers share one clock, so a small skew is enough; the smaller it is, the sooner a new guard vouches for\n\
+         # messages. A machine that also does your work may stall for longer than a quarter of a second.\n\
          [replay]\nguard = \"shared\"\nreplicas = {copies}\nstream_messages = 200000\nskew_s = 2\nanswer_within_ms = 1000\n\n\
-         # In an account of its own.\n\
+         # The guard has its own account.\n\
          [replay.nats]\nurls = [{urls}]\nnkey_seed_file = \"guard.nkey\"\ntls_ca = \"ca.pem\"\n{backend}",
         copies = NODES.len(),
     )
 }
 
-/// The first certificate of a PEM file, with what ends it.
+/// The first certificate of a PEM file, including its end line.
 fn first_certificate(text: &str) -> Option<String> {
     const END: &str = "-----END CERTIFICATE-----\n";
     text.split_inclusive(END).next().filter(|first| first.ends_with(END)).map(ToOwned::to_owned)

@@ -131,7 +131,7 @@ fn a_set_up_that_lost_a_folder_is_refused_and_left_alone() {
         std::fs::remove_dir_all(shell.path(folder)).unwrap();
     }
     let kept = shell.read("demo/ring.json");
-    shell.run("setup cluster --out .").fails(30, &["`demo` belongs to another set-up"]);
+    shell.run("setup cluster --out .").fails(30, &["`demo` belongs to another setup"]);
     assert_eq!(shell.read("demo/ring.json"), kept);
 }
 
@@ -171,7 +171,7 @@ fn renewed_certificates_leave_keys_key_ids_and_denylists_alone() {
 #[test]
 fn a_service_is_added_and_nobody_elses_keys_are_touched() {
     let shell = Shell::new();
-    shell.run("setup service ledger --out .").fails(30, &["there is no set-up", "sealwire setup cluster"]);
+    shell.run("setup service ledger --out .").fails(30, &["there is no setup", "sealwire setup cluster"]);
     shell.run("setup cluster --out .").ok();
     shell.run("keys revoke teller.k1 --ring demo/ring.json --denylist bank/denylist.json").ok();
     let before = files(&shell);
@@ -234,7 +234,7 @@ fn commands_on_one_set_up_take_turns() {
     };
     // One makes it, the other finds it.
     let said = at_once(&["setup cluster --out s"; 2]).concat();
-    assert!(said.contains("made a new set-up") && said.contains("the set-up in s stays"), "{said}");
+    assert!(said.contains("made a new setup") && said.contains("the setup in s stays"), "{said}");
     assert_eq!(shell.read("s/planner/ca.pem"), shell.read("s/demo/ca.pem"));
     assert_eq!(shell.read("s/operator/ca.pem"), shell.read("s/nats-2/ca.pem"));
     at_once(&[
@@ -461,7 +461,7 @@ fn tokens_are_issued_again_and_again_until_told_to_stop() {
     shell.run("keys new-token-key https://issuer.example").ok();
     let issue = "token issue --key token-key.json --subject planner --audience dev/demo --out planner.jwt";
     let line = format!("{issue} --ttl 10s --every 10s");
-    shell.run(&line).fails(30, &["a token would end before the next one is issued"]);
+    shell.run(&line).fails(30, &["a token would expire before the next one is issued"]);
     let args: Vec<&str> = issue.split(' ').chain(["--every", "50ms"]).collect();
     let mut issuing = Served(shell.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let mut seen = std::collections::BTreeSet::new();
@@ -499,7 +499,7 @@ fn what_is_wrong_for_a_moment_ends_no_issuer_of_tokens() {
     until_issued();
     shell.write("kid", "");
     let said = log.next().unwrap().unwrap();
-    assert!(said.contains("no token is issued") && said.contains("`kid` holds no key id"), "{said}");
+    assert!(said.contains("cannot issue a token") && said.contains("`kid` holds no key id"), "{said}");
     shell.write("kid", "planner.k2\n");
     // One that began before may still be on its way.
     std::thread::sleep(Duration::from_millis(200));

@@ -292,7 +292,7 @@ fn scaled_up_without_a_pause(stack: &Stack, pages: &mut Pages) -> Load {
     let load = stack.load(PATIENT);
     pages.run(stack, "--scale demo=3");
     stack.wait_healthy("demo", 3);
-    assert!(stack.log("init").contains("the set-up in /sealwire stays"), "secrets are made at the first start only");
+    assert!(stack.log("init").contains("the setup in /sealwire stays"), "secrets are made at the first start only");
     let ping = stack.ping(3);
     let load = load.finish();
     say(&format!("scaled to 3 under load: {load}"));
