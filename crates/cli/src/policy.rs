@@ -1,5 +1,5 @@
-//! `sealwire policy`: the access policies of a folder, looked at before they are put to use.
-//! Never changes what a file says: `fmt` writes the layout alone, `skeleton` and `learn` new files only.
+//! `sealwire policy`: examines the access policies in a folder before they are used.
+//! Never changes what a file says: `fmt` changes only its layout, and `skeleton` and `learn` write only new files.
 
 mod caller;
 mod can;
@@ -28,7 +28,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 pub(crate) use first_call::NewAgent;
 
-/// Access policies: check, test, explain, review, compare and lay out the files.
+/// Access policies: check, test, explain, review, compare and format the files.
 #[derive(Subcommand)]
 pub(crate) enum Policy {
     Check(check::Check),
@@ -62,21 +62,21 @@ impl Policy {
     }
 }
 
-/// Where policy files are looked for when no folder is named.
+/// The default folder of policy files.
 const FOLDER: &str = "policies";
 
-/// The folder exists: a mistyped one is a wrong input, and no policy that denies everything.
+/// Checks that the folder exists: a mistyped name is an input error, not a policy that denies everything.
 fn check_folder(folder: &Path) -> Result<(), Failure> {
     if folder.is_dir() {
         return Ok(());
     }
-    let message = format!("`{}` is no folder", folder.display());
+    let message = format!("`{}` is not a folder", folder.display());
     Err(Failure::input(message).help("name the folder that holds the policy files (*.toml, *.cedar)"))
 }
 
-/// What a service without methods of its own has; the files declare the others.
+/// The methods of a service that has none of its own; the files declare the others.
 ///
-/// A `*` in a file covers the built-in methods of every service, so whoever reviews it has to see them.
+/// A `*` in a file also covers the built-in methods of every service, so reviewers have to see them.
 pub(crate) fn known_methods() -> Methods {
     let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
     builtin.fold(Methods::from_files(), Methods::with)
@@ -87,18 +87,18 @@ pub(crate) fn read(folder: &Path, methods: &Methods) -> Result<(PolicySet, Vec<F
     PolicySet::load(folder, methods).map_err(|errors| refused(folder, &errors))
 }
 
-/// What is wrong in a folder, each with its place; or that there is none.
+/// The errors in a folder, each with its place; or that there is no such folder.
 pub(crate) fn refused(folder: &Path, errors: &PolicyErrors) -> Failure {
     let wrong = || Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used", folder.display())).findings(errors);
     check_folder(folder).err().unwrap_or_else(wrong)
 }
 
-/// The policy of a folder, with the methods that its files declare. Warnings are told to people.
+/// The policy of a folder, with the methods that its files declare. Prints warnings for people.
 fn load(folder: &Path, out: &Output) -> Result<PolicySet, Failure> {
     load_with(folder, &known_methods(), out)
 }
 
-/// As [`load`], with `methods` beside those that the files declare.
+/// Like [`load`], with `methods` in addition to those that the files declare.
 fn load_with(folder: &Path, methods: &Methods, out: &Output) -> Result<PolicySet, Failure> {
     let (set, warnings) = read(folder, methods)?;
     for finding in warnings {
@@ -108,7 +108,7 @@ fn load_with(folder: &Path, methods: &Methods, out: &Output) -> Result<PolicySet
     Ok(set)
 }
 
-/// A role that no policy names would be a mistake that shows as a denial only.
+/// Checks that policies name these roles: otherwise the mistake would only show as a denial.
 pub(crate) fn check_roles(set: &PolicySet, roles: &[String]) -> Result<(), Failure> {
     let known: Vec<String> = first_call::roles(set).collect();
     match roles.iter().find(|role| !known.contains(role)) {
@@ -120,7 +120,7 @@ pub(crate) fn check_roles(set: &PolicySet, roles: &[String]) -> Result<(), Failu
     }
 }
 
-/// What callers can do with a method, in a line, and by which rules, in lines below.
+/// A line with what callers can do with a method, and below it the rules that say so.
 fn cell_text(heading: &str, cell: &AccessCell) -> String {
     let mut text = format!("{:<11}  {heading}\n", cell.access);
     for rule in &cell.rules {

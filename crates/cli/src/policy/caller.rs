@@ -1,5 +1,5 @@
-//! Who would call, as credentials or a token say it, for a trial decision.
-//! Never verifies a token: that is a service's work, with its own configuration.
+//! The caller of a trial decision, as described by credentials or a token.
+//! Never verifies a token: that is a service's job, with its own configuration.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) fn of_credentials(path: &Path) -> Result<Caller, Failure> {
     Ok(caller)
 }
 
-/// Whom the token in this file speaks for; `-` is stdin.
+/// The caller described by the token in this file; `-` is stdin.
 pub(super) fn of_token(path: &Path) -> Result<Caller, Failure> {
     let text = if path.as_os_str() == "-" {
         argument_or_stdin(None, "the token")?
@@ -33,7 +33,7 @@ pub(super) fn of_token(path: &Path) -> Result<Caller, Failure> {
     of_claims(text.trim())
 }
 
-/// As a service without rules for the issuer reads them: agent and subject, `roles`, issuer, age, other claims.
+/// Reads the claims like a service without rules for the issuer: agent and subject, `roles`, issuer, age, other claims.
 fn of_claims(token: &str) -> Result<Caller, Failure> {
     let mut claims = decode_untrusted(token).or_fail(Exit::Input)?.claims;
     let subject = text(&mut claims, "sub").ok_or_else(|| Failure::input("the token has no `sub`"))?;

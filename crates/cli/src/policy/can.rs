@@ -1,5 +1,5 @@
-//! `sealwire policy can`: the methods of one caller.
-//! Never adds a role that the files do not grant: what a token says is asked for with `--role`.
+//! `sealwire policy can`: the methods that one caller can call.
+//! Never adds a role that the files do not grant: for roles in tokens there is `--role`.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,18 @@ use crate::output::Output;
 
 /// List what an agent can call with the roles that files grant it, or what a role lets its holders call
 ///
-/// `allowed` is every call in the caller's own name with parameters and claims of their types. What is not listed may
-/// still be allowed by another role or the name of the same caller.
+/// `allowed` means every call in the caller's own name, as long as parameters and claims have their declared types. A call that
+/// is not listed may still be allowed by another role, or by the name of the same caller.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sealwire policy can nightly
   sealwire policy can --role teller --dir /etc/sealwire/policies")]
 pub(crate) struct Can {
-    /// The agent, or the subject for whom agents act; what roles in its token add is not listed
+    /// The agent, or the subject that agents act for; what roles in its token add is not listed
     #[arg(value_name = "AGENT", required_unless_present = "role")]
     agent: Option<String>,
-    /// A role instead: what it gives to whoever has it
+    /// List what this role lets its holders call instead
     #[arg(long, value_name = "ROLE", conflicts_with = "agent")]
     role: Option<String>,
     /// The folder of the policy files

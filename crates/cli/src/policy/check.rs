@@ -1,4 +1,4 @@
-//! `sealwire policy check`: everything that is wrong or doubtful in a folder, for people and for CI.
+//! `sealwire policy check`: reports everything that is wrong or doubtful in a folder, for people and for CI.
 //! Never stops at the first finding.
 
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use super::{FOLDER, check_folder, known_methods};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
-/// Check a folder of policy files: errors end with exit code 11
+/// Check a folder of policy files; the exit code is 11 if there are errors
 ///
-/// So does a folder of expected decisions (`*.test.toml`) without any policy.
+/// A folder with expected decisions (`*.test.toml`) but no policy is an error, too.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ pub(crate) struct Check {
     /// The folder
     #[arg(value_name = "DIR", default_value = FOLDER)]
     folder: PathBuf,
-    /// End with exit code 11 for warnings, too
+    /// Exit with code 11 for warnings, too
     #[arg(long)]
     warnings_are_errors: bool,
 }
@@ -46,7 +46,7 @@ impl Check {
             Ok((set, warnings)) => (Some(set), warnings.as_slice()),
             Err(errors) => (None, errors.findings()),
         };
-        // Tables of expected decisions beside no policy mean that the policy is elsewhere, or was never copied here.
+        // Expected decisions without a policy mean that the policy is elsewhere, or was never copied here.
         let empty = set.is_some_and(|set| set.revision().why().is_some());
         let astray = empty && TestSuite::load(&self.folder).map_or(true, |tables| !tables.is_empty());
         let ok = set.is_some() && !astray && (findings.is_empty() || !self.warnings_are_errors);

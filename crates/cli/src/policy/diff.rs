@@ -1,5 +1,5 @@
 //! `sealwire policy diff`: what changes from one folder to another, and for which recorded calls.
-//! Never says that nothing changes when it cannot tell: such calls are listed, too.
+//! Never reports that nothing changes if it cannot tell: such calls are listed, too.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,9 +17,9 @@ use crate::exit::{Exit, Failure};
 use crate::files::at;
 use crate::output::Output;
 
-/// Say in words what changes between two policy folders, and which recorded calls would come out differently
+/// Describe what changes between two policy folders, and which recorded calls would be decided differently
 ///
-/// Ends with exit code 0 whatever it finds, unless `--exit-code` is given.
+/// The exit code is 0 whatever it finds, unless `--exit-code` is given.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -35,11 +35,11 @@ pub(crate) struct Diff {
     /// The folder after
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// Put the calls of a recording to the new policies, and list those whose verdict would differ; the first 1,000, and how many there
-    /// are
+    /// Replay a recording against the new policies, and list the calls whose verdict would differ: the first 1,000, and how many
+    /// there are
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// End with exit code 13 when something differs: with --replay of any calls, one of these; without, anything
+    /// Exit with code 13 if something differs: the verdict of a replayed call or, if no calls are replayed, anything
     #[arg(long)]
     exit_code: bool,
 }
@@ -62,7 +62,7 @@ impl Diff {
         let diff = policy::Diff::between(&old, &new);
         let replay = recording.as_mut().map(|recording| recording.replay(&new)).transpose()?;
         drop(working);
-        // A recording without calls says nothing of the policies.
+        // A recording without calls says nothing about the policies.
         let replayed = replay.as_ref().filter(|replay| replay.calls > 0 || !replay.is_same());
         let same = replayed.map_or(diff.is_same(), Replay::is_same);
         out.verdict(&Compared { same, diff: &diff, replay: replay.as_ref() }, || {
@@ -73,8 +73,8 @@ impl Diff {
     }
 }
 
-/// A recording, which is read twice, line by line: it may be larger than memory. As far as it goes when it is opened, since a
-/// service may be adding to it.
+/// A recording, read line by line, since it may be larger than memory, and twice. Only up to its length when it was opened, since
+/// a service may be adding to it.
 struct Recording<'a> {
     path: &'a Path,
     file: File,
@@ -89,7 +89,7 @@ impl<'a> Recording<'a> {
         let fail = |error: io::Error| at(path, &error);
         let mut file = File::open(path).map_err(fail)?;
         if !file.metadata().map_err(fail)?.is_file() {
-            // A pipe can be read once. The copy has no name, and goes with this process.
+            // A pipe can be read only once. The copy has no name, and disappears with this process.
             file =
                 tempfile::tempfile().and_then(|mut copy| io::copy(&mut file, &mut copy).map(|_| copy)).map_err(fail)?;
         }

@@ -1,5 +1,5 @@
-//! `sealwire policy explain`: a trial decision with its reasons.
-//! Never asks a running service: the answer is that of the files.
+//! `sealwire policy explain`: tries a decision and gives the reasons.
+//! Never asks a running service: the answer comes from the files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::keys::Alg;
 use crate::output::Output;
 use crate::when;
 
-/// Explain what the policy files decide about a call, and why; a denied call ends with exit code 10
+/// Explain what the policy files decide about a call, and why; the exit code is 10 if the call is denied
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,19 +37,19 @@ pub(crate) struct Explain {
     /// The agent that calls
     #[arg(long, value_name = "NAME", required_unless_present_any = ["creds", "token"])]
     agent: Option<Name>,
-    /// The agent's credentials: agent, key, and all that its token says
+    /// The agent's credentials: agent, key, and everything that its token says
     #[arg(long, value_name = "FILE", conflicts_with_all = ["agent", "token", "alg"])]
     creds: Option<PathBuf>,
-    /// A token: agent, roles, subject, claims, issuer and age; `-` reads it from stdin
+    /// A file with a token: agent, roles, subject, claims, issuer and age; `-` for stdin
     #[arg(long, value_name = "FILE", conflicts_with = "agent")]
     token: Option<PathBuf>,
     /// A role in the agent's token; repeat for several (roles granted in the files are added)
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
-    /// The subject for whom the agent acts: the call is a delegated one
+    /// The subject that the agent acts for, in a delegated call
     #[arg(long, value_name = "NAME")]
     subject: Option<String>,
-    /// A claim of the token; the value is JSON, or else text; repeat for several
+    /// A claim of the token; the value is taken as text if it is not JSON; repeat for several
     #[arg(long = "claim", value_name = "NAME=VALUE")]
     claims: Vec<String>,
     /// How long ago the token was issued [default: as the token says, or now]
@@ -84,7 +84,7 @@ impl Explain {
         Ok(if explanation.decision.is_allow() { Exit::Ok } else { Exit::Denied })
     }
 
-    /// Who calls, and the key's algorithm: as the credentials or the token say, and the other options beside that.
+    /// The caller, and its key's algorithm, from the credentials or the token, completed by the other options.
     fn caller(&self, out: &Output) -> Result<Caller, Failure> {
         let mut caller = match (&self.creds, &self.token, &self.agent) {
             (Some(path), ..) => caller::of_credentials(path)?,

@@ -1,5 +1,5 @@
-//! What a new agent can do, for the lines that say what to type next.
-//! Never more than a guess: it is typed by somebody who then sees what the service decides.
+//! What a new agent can call, for the lines that say what to type next.
+//! Never more than a guess: the user types it, and then sees what the service decides.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::when;
 
-/// A new agent, with the roles that its tokens carry.
+/// A new agent, with the roles in its tokens.
 pub(crate) struct NewAgent<'a> {
     pub(crate) agent: &'a Name,
     pub(crate) roles: &'a [String],
@@ -22,13 +22,13 @@ pub(crate) struct NewAgent<'a> {
 }
 
 impl NewAgent<'_> {
-    /// A call that is allowed if there is one, and how it gets a role if it has none.
+    /// A call that is allowed, if there is one, and how to give the agent a role if it has none.
     pub(crate) fn next_steps(&self, set: &PolicySet) -> String {
         let Self { agent, credentials, service, policies, .. } = self;
         let (credentials, policies) = (credentials.display(), policies.display());
         let call = self.call(set);
         let first = match &call {
-            // A service that runs takes a new key up within a second.
+            // A running service picks up a new key within a second.
             Some(call) => format!("call --creds {credentials} {service} {call} --wait 10s"),
             None => format!("ping --creds {credentials} {service} --within 10s"),
         };
@@ -46,15 +46,15 @@ impl NewAgent<'_> {
         )
     }
 
-    /// Method and parameters, as a shell takes them, of a call that is allowed, or may be.
+    /// Method and parameters, quoted for a shell, of a call that is allowed or may be.
     fn call(&self, set: &PolicySet) -> Option<String> {
         let mut callers: Vec<CallerGroup> = self.roles.iter().cloned().map(CallerGroup::Role).collect();
         callers.extend([CallerGroup::Agent(self.agent.to_string()), CallerGroup::Anyone]);
         let methods: Vec<String> = callers.iter().flat_map(|callers| set.can(callers)).map(|(name, _)| name).collect();
-        // Those of every service say nothing about this one.
+        // Leave out the methods that every service has: they say nothing about this one.
         let own = || methods.iter().filter(|name| !name.starts_with("rpc."));
         let caller = Caller::new(self.agent.clone(), self.roles.iter().cloned());
-        // Some calls are about the caller itself.
+        // Also try the agent's own name as a text: some calls are about the caller itself.
         let tries =
             own().flat_map(|method| ["text", self.agent.as_str()].map(|text| (method, example(set, method, text))));
         let allowed = tries.into_iter().find(|(method, params)| {
@@ -66,7 +66,7 @@ impl NewAgent<'_> {
             Some((method, Some(params))) => Some(format!("{method} '{params}'")),
             Some((method, None)) if set.methods().params(method).is_some() => Some(method.clone()),
             Some((method, None)) => Some(format!("{method} '{{…}}'")),
-            // With a role or under its name, but that depends on the parameters.
+            // The agent may call a method, but whether it is allowed depends on the parameters.
             None => own().next().map(|method| format!("{method} '{{…}}'")),
         }
     }
@@ -83,7 +83,7 @@ pub(super) fn roles(set: &PolicySet) -> impl Iterator<Item = String> {
     roles.into_iter()
 }
 
-/// Parameters of the declared types; `None` if none are needed, or nobody knows which.
+/// Example parameters of the declared types; `None` if none are needed or declared.
 fn example(set: &PolicySet, method: &str, text: &str) -> Option<String> {
     let members = members(set.methods().params(method)?, text);
     (!members.is_empty()).then(|| Value::from(members).to_string())

@@ -1,4 +1,4 @@
-//! `sealwire policy fmt`: one layout for all policy files, so that reviews are about rules.
+//! `sealwire policy fmt`: gives all policy files the same layout, so that reviews are about rules.
 //! Never leaves half a file behind: a service that reads it meanwhile sees the old or the new one.
 
 use std::fs;
@@ -14,9 +14,10 @@ use crate::exit::{Exit, Failure};
 use crate::files::at;
 use crate::output::Output;
 
-/// Lay out policy files and tables of expected decisions in one way
+/// Format policy files and tables of expected decisions
 ///
-/// Comments stay, and so does what the files say. Ends with exit code 11 when a file does not parse or cannot be read; it is left alone.
+/// Keeps comments, and never changes what a file means. The exit code is 11 if a file does not parse or cannot be read; such
+/// files are left alone.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +27,7 @@ pub(crate) struct Fmt {
     /// The folder
     #[arg(value_name = "DIR", default_value = FOLDER)]
     folder: PathBuf,
-    /// Change nothing; list the files that would change, and end with exit code 13 if there are any
+    /// Change nothing; list the files that would change, and exit with code 13 if there are any
     #[arg(long)]
     check: bool,
 }
@@ -66,11 +67,11 @@ impl Fmt {
         })
     }
 
-    /// Whether a file is, or would be, another one then. What is wrong with it keeps none of the others from being laid out.
+    /// Formats a file. Returns whether it has changed, or would. An error concerns this file only; the others are still formatted.
     fn lay_out(&self, name: &str) -> Result<bool, String> {
         let path = self.folder.join(name);
         let io = |error: io::Error| error.to_string();
-        // Reading a pipe may take for ever.
+        // Reading a pipe may take forever.
         if !fs::metadata(&path).map_err(io)?.is_file() {
             return Err("is not a regular file".to_owned());
         }
@@ -96,7 +97,7 @@ impl Outcome {
     }
 }
 
-/// The files that a policy is made of, and its tables of expected decisions, as the loader finds them.
+/// Lists policy files and tables of expected decisions, by the same rules as the loader.
 fn list(folder: &Path, prefix: &str, depth: usize, names: &mut Vec<String>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -105,7 +106,7 @@ fn list(folder: &Path, prefix: &str, depth: usize, names: &mut Vec<String>) -> i
             continue;
         }
         if path.is_dir() {
-            // The loader refuses what is nested deeper than that.
+            // The loader refuses anything nested deeper.
             if depth < MAX_DEPTH {
                 list(&path, &format!("{prefix}{name}/"), depth + 1, names)?;
             }
@@ -118,9 +119,10 @@ fn list(folder: &Path, prefix: &str, depth: usize, names: &mut Vec<String>) -> i
 
 const MAX_DEPTH: usize = 8;
 
-/// Replaces a file in one step, and keeps who may read and write it. The name meanwhile begins with a dot: the loader passes it over.
+/// Replaces a file in one step, and keeps its owner and permissions. The temporary file's name begins with a dot, so the loader
+/// ignores it.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // Of a link, what it points at.
+    // Replace the target of a link, not the link.
     let path = path.canonicalize()?;
     let mut beside = tempfile::Builder::new().prefix(".fmt-").tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
     beside.write_all(text.as_bytes())?;
@@ -132,7 +134,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Whoever could read the old file can read the new one: a service may run as another user than whoever lays out its policies.
+/// Lets everybody who could read the old file read the new one: the service may run as another user than the one who formats.
 #[cfg(unix)]
 fn keep_owner(file: &fs::File, old: &fs::Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt as _, fchown};
@@ -140,7 +142,7 @@ fn keep_owner(file: &fs::File, old: &fs::Metadata) -> io::Result<()> {
     if (own.uid(), own.gid()) == (old.uid(), old.gid()) || fchown(file, Some(old.uid()), Some(old.gid())).is_ok() {
         return Ok(());
     }
-    // Only root gives files away. A group that may do as much as everybody loses nothing.
+    // Only root can give files away. A group that has the same rights as everybody loses nothing.
     let given = fchown(file, None, Some(old.gid()));
     let matters = (old.mode() >> 3) & 0o7 != old.mode() & 0o7;
     given.or_else(|error| if matters { Err(error) } else { Ok(()) })

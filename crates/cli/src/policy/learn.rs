@@ -1,5 +1,5 @@
-//! `sealwire policy learn`: the narrowest rules that would have allowed recorded calls, for a person to review.
-//! Never puts anything in force, and never learns from a call that a rule forbids.
+//! `sealwire policy learn`: proposes the narrowest rules that would have allowed recorded calls, for a person to review.
+//! Never puts anything into effect, and never learns from a call that a rule forbids.
 
 mod proposal;
 mod records;
@@ -22,12 +22,12 @@ use crate::output::Output;
 
 /// Propose the narrowest rules that would have allowed recorded calls, for a person to review
 ///
-/// Looks at calls that no rule allows and none forbids. A rule is about one agent, or one role (`--by role`), and one method; its
-/// conditions take the arguments that were seen: a value, up to 8 values, a range of numbers, texts of a common beginning. The
-/// proposal is then tried on all the recordings, and what would become of their calls is told on stderr.
+/// Considers calls that no rule allows and none forbids. A proposed rule is about one agent, or one role (`--by role`), and one
+/// method. Its conditions cover the arguments that were seen: a value, up to 8 values, a range of numbers, texts with a common
+/// prefix. The proposal is then tried on all recordings, and stderr says how their calls would be decided.
 ///
-/// Names and values in it are what callers sent, and any of them may have been an attacker. Nothing is put in force: read the
-/// proposal, and move into the policies what you would have allowed without having seen it.
+/// Names and values in the proposal are what callers sent, and any of them may have been an attacker. Nothing takes effect: read
+/// the proposal, and move into the policies what you would have allowed even without it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -43,16 +43,16 @@ pub(crate) struct Learn {
     /// The policies that do not allow these calls yet
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
     policies: PathBuf,
-    /// Learn from calls only that were so decided when they were recorded
+    /// Learn only from calls that were decided this way when they were recorded
     #[arg(long, value_enum, value_name = "VERDICT")]
     only: Option<Recorded>,
-    /// Learn from calls of this agent only; may be given several times
+    /// Learn only from calls by this agent; repeat for several
     #[arg(long = "agent", value_name = "AGENT")]
     agents: Vec<String>,
-    /// Learn from calls of this method only; may be given several times
+    /// Learn only from calls of this method; repeat for several
     #[arg(long = "method", value_name = "METHOD")]
     methods: Vec<String>,
-    /// Whom rules are about: the agent by its name, or a role of its token; of delegated calls always agent and subject by name
+    /// Whom rules are about: the agent by name, or a role in its token; for delegated calls, always agent and subject by name
     #[arg(long, value_enum, value_name = "WHOM", default_value = "agent")]
     by: By,
     /// Write the proposal into this new file, outside the policies, instead of on stdout
@@ -72,28 +72,28 @@ enum By {
     Role,
 }
 
-/// What would become of the recorded calls.
+/// How the recorded calls would be decided with the proposal.
 #[derive(Debug, Default, Serialize)]
 struct Tried {
     calls: usize,
     allowed_before: usize,
     become_allowed: usize,
-    /// Of these, the ones that the rules do not rest on.
+    /// Of these, the ones that the rules are not based on.
     allowed_beside: usize,
     become_denied: usize,
     remain_denied: usize,
     cannot_be_told: usize,
     unreadable: usize,
-    /// What is denied with the proposal, and how often.
+    /// Which kinds of calls are denied even with the proposal, and how often.
     denied: BTreeMap<String, usize>,
-    /// The first calls that would become allowed although no rule rests on them, or denied although they are allowed.
+    /// The first calls that would become allowed although no rule is based on them, or denied although they are allowed now.
     surprises: Vec<String>,
 }
 
-/// By this name errors speak of the proposal.
+/// The file name by which errors refer to the proposal.
 const PROPOSAL: &str = "(proposal).toml";
 
-/// How many kinds of denied calls are told, and how many surprises.
+/// How many kinds of denied calls are listed, and how many surprises.
 const TOLD: usize = 20;
 
 #[derive(Serialize)]
@@ -145,7 +145,7 @@ impl Learn {
         Ok(Exit::Ok)
     }
 
-    /// The policies with the methods that the recording services had, and the methods that files declare.
+    /// The policies, with the methods that the recording services had; and the methods that files declare, if that is known.
     fn policy(&self, out: &Output) -> Result<(PolicySet, Option<Methods>), Failure> {
         let mut methods = BTreeSet::new();
         Records::open(&self.recordings)?.each(|_, record| {
@@ -158,12 +158,12 @@ impl Learn {
         })?;
         let names = methods.iter().filter_map(|name| MethodName::new(name.as_str()).ok());
         let set = load_with(&self.policies, &names.fold(known_methods(), Methods::with), out)?;
-        // Where files speak of methods that only the service knows, they do not load alone.
+        // Files that refer to methods which only the service knows do not load on their own.
         let alone = PolicySet::load(&self.policies, &known_methods()).ok();
         Ok((set, alone.map(|(set, _)| set.methods().clone())))
     }
 
-    /// Whether a rule may rest on this call: nothing forbids it, nothing allows it, and it was asked for.
+    /// Whether a rule may be based on this call: no rule forbids or allows it, and the options select it.
     fn learns(&self, record: &DecisionRecord, now: &Decision, why: Option<&str>) -> bool {
         let recorded = match self.only {
             None => true,
@@ -179,13 +179,13 @@ impl Learn {
             && is_named(&self.methods, &record.method)
     }
 
-    /// The policies with the proposal, and the rules that had to be left out for it to be loaded.
+    /// The policies with the proposal, and the rules that had to be left out so that it can be loaded.
     fn load(
         &self,
         before: &PolicySet,
         proposal: &mut Proposal<'_>,
     ) -> Result<(Written, PolicySet, Vec<String>), Failure> {
-        // What files declare comes with them.
+        // The names suffice: the files bring their own declarations.
         let names = before.methods().names().cloned().fold(known_methods(), Methods::with);
         let mut unusable = Vec::new();
         loop {
@@ -203,14 +203,14 @@ impl Learn {
                     unusable.push(format!("there is no rule for {rule}: {}", finding.message));
                 }
             }
-            // INVARIANT: every round has a rule less.
+            // INVARIANT: every round has one rule fewer.
             if unusable.len() == known {
                 return Err(refused(&self.policies, &errors));
             }
         }
     }
 
-    /// Puts all calls to the policies with and without the proposal.
+    /// Decides all recorded calls with and without the proposal.
     fn try_out(&self, before: &PolicySet, after: &PolicySet) -> Result<Tried, Failure> {
         let mut tried = Tried::default();
         Records::open(&self.recordings)?.each(|place, record| match record {
@@ -307,14 +307,15 @@ impl Tried {
     }
 }
 
-/// The most methods of a recording, and kinds of denied calls, that are kept apart.
+/// The most methods of a recording, and the most kinds of denied calls, that are tracked separately.
 const METHODS: usize = 1_000;
 
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A proposal in the folder of a running service would be in force a second later, also where a link leads there.
+/// Checks that the proposal is outside the policies, links included: in the folder of a running service it would take effect
+/// within a second.
 fn outside(path: &Path, policies: &Path) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     let folder = folder.canonicalize().map_err(|error| at(folder, &error))?;
@@ -325,14 +326,14 @@ fn outside(path: &Path, policies: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a folder is this one, or any that is read with it.
+/// Whether a folder is in the policy folder, or in one that is read along with it.
 fn is_below(folder: &Path, policies: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<bool, Failure> {
     let failed = |error| at(policies, &error);
     let real = policies.canonicalize().map_err(failed)?;
     if folder.starts_with(&real) {
         return Ok(true);
     }
-    // Links may lead in circles.
+    // Links may form a cycle.
     if !seen.insert(real) {
         return Ok(false);
     }

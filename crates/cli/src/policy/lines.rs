@@ -1,11 +1,11 @@
-//! The lines of a recording, one after the other.
-//! Never keeps more than one of them, and of that no more than a record can have.
+//! The lines of a recording, one at a time.
+//! Never keeps more than one line, and of that no more than the length of a record.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
 use sealwire::policy::Replay;
 
-/// A byte more than a line may have tells that one is longer.
+/// One byte more than a line may have, to detect longer ones.
 const MOST: u64 = Replay::MAX_LINE as u64 + 1;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl<R: Read> Lines<R> {
         Self { reader: BufReader::new(reader), line: Vec::new(), number: 0 }
     }
 
-    /// The next line without its end, and its number, counted from 1. What is longer than a record can be is cut off.
+    /// The next line without its line end, and its number, counted from 1. A line that is longer than a record can be is cut off.
     pub(super) fn next(&mut self) -> io::Result<Option<(usize, &[u8])>> {
         self.line.clear();
         if self.reader.by_ref().take(MOST).read_until(b'\n', &mut self.line)? == 0 {

@@ -1,5 +1,5 @@
 //! `sealwire policy matrix`: every group of callers against every method, for reviewers.
-//! Never shows a condition as more than it is: what depends on the call is neither allowed nor denied.
+//! Never shows a conditional permission as more than it is: what depends on the call is neither allowed nor denied.
 
 use std::path::PathBuf;
 
@@ -22,10 +22,10 @@ pub(crate) struct Matrix {
     /// The folder
     #[arg(value_name = "DIR", default_value = FOLDER)]
     folder: PathBuf,
-    /// The columns beside `anyone`
+    /// The columns next to `anyone`
     #[arg(long, value_enum, default_value_t, value_name = "WHOM")]
     by: By,
-    /// Write the table as a page for a browser instead, with the conditions in its cells
+    /// Write the table as an HTML page instead, with the conditions in its cells
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ impl By {
         }
     }
 
-    /// Takes out the columns that are not asked for.
+    /// Removes the columns that were not asked for.
     fn narrow(self, matrix: &mut policy::Matrix) {
         let shown: Vec<bool> = matrix.callers.iter().map(|callers| self.shows(callers)).collect();
         for row in &mut matrix.rows {

@@ -1,5 +1,5 @@
 //! `sealwire policy schema`: what editors need to complete and check policy files as they are typed.
-//! Never the judge of a file: that is `sealwire policy check`.
+//! Never checks a file: that is what `sealwire policy check` does.
 
 use clap::Args;
 use sealwire::policy::{json_schema, test_json_schema};
@@ -17,7 +17,7 @@ Examples:
 With Taplo or Even Better TOML, the first line of a policy file:
   #:schema ./policy.schema.json")]
 pub(crate) struct Schema {
-    /// The schema of the tables of expected decisions (`*.test.toml`) instead
+    /// Print the schema of tables of expected decisions (`*.test.toml`) instead
     #[arg(long)]
     tests: bool,
 }

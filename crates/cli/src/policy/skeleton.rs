@@ -1,5 +1,5 @@
-//! `sealwire policy skeleton`: a policy file for each backend, with what it offers now and nothing allowed.
-//! Never overwrites a file, and never lets a description be anything but a comment.
+//! `sealwire policy skeleton`: writes a policy file for each backend, which declares its methods and allows nothing.
+//! Never overwrites a file, and never lets a description become anything but a comment.
 
 use std::path::PathBuf;
 
@@ -17,10 +17,10 @@ use crate::runtime::block_on;
 use crate::serve::{lock_beside, quick};
 use crate::toml_text::{key, method, text};
 
-/// Write policy files for the backends of a configuration: every method declared, nothing allowed, rules to begin with as comments
+/// Write policy files for the backends of a configuration: they declare every method, allow nothing, and suggest rules in comments
 ///
-/// One file for each backend. Servers of kind `mcp` are started for it, asked, and ended; of the others, the configuration says what
-/// they offer. No file is overwritten.
+/// There is one file for each backend. Backends of kind `mcp` are started, asked for their tools and stopped; for the others, the
+/// configuration lists the methods. No file is overwritten.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -28,13 +28,13 @@ Examples:
   sealwire policy skeleton new-policies --config sealwire.toml
   sealwire policy skeleton -- mcp-server-time")]
 pub(crate) struct Skeleton {
-    /// The folder of the new files; that of the configuration
+    /// The folder for the new files [default: the policy folder of the configuration]
     #[arg(value_name = "DIR")]
     folder: Option<PathBuf>,
     /// The configuration file with the backends
     #[arg(long, value_name = "FILE", default_value = "sealwire.toml")]
     config: PathBuf,
-    /// The server that `sealwire serve mcp -- COMMAND` serves, instead of the backends of the file
+    /// Use the server of `sealwire serve mcp -- COMMAND` instead of the backends in the file
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
 }
@@ -49,9 +49,8 @@ impl Skeleton {
             (vec![quick::mcp(command, None, None)?], PathBuf::from(FOLDER))
         };
         if backends.is_empty() {
-            return Err(Failure::input(format!("`{}` has no `[[backend]]`", config.display())).help(
-                "describe one (docs/backends.md), or name a server of MCP: sealwire policy skeleton -- COMMAND",
-            ));
+            return Err(Failure::input(format!("`{}` has no `[[backend]]`", config.display()))
+                .help("describe one (docs/backends.md), or name an MCP server: sealwire policy skeleton -- COMMAND"));
         }
         let folder = folder.unwrap_or(usual);
         let lock = Lock::load(&lock_beside(&config)).or_fail(Exit::Input)?;
@@ -64,10 +63,10 @@ impl Skeleton {
             let message = format!("`{}` would have more than 1 MiB, which no policy file may have", file.name);
             return Err(Failure::input(message).help("serve fewer of its tools"));
         }
-        // What two backends offer under one name, for example.
+        // It fails, for example, if two backends offer the same method.
         let texts = files.iter().map(|file| (file.name.as_str(), file.text.as_str()));
         PolicySet::from_texts(texts, &known_methods()).map_err(|errors| {
-            Failure::new(Exit::PolicyInvalid, "no files can be made of what the backends offer").findings(&errors)
+            Failure::new(Exit::PolicyInvalid, "what the backends offer makes no valid policy files").findings(&errors)
         })?;
         let paths: Vec<PathBuf> = files.iter().map(|file| folder.join(&file.name)).collect();
         if let Some(there) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
@@ -77,11 +76,11 @@ impl Skeleton {
         make_folder(&folder)?;
         for (position, (path, file)) in paths.iter().zip(&files).enumerate() {
             write_new(path, &file.text).inspect_err(|_| {
-                // Those before would be in the way of the next try, and are ours.
+                // The files written so far are ours, and would be in the way of the next attempt.
                 paths.iter().take(position).for_each(|path| drop(std::fs::remove_file(path)));
             })?;
         }
-        // Together with what is there already.
+        // Check the new files together with those already there.
         if let Err(errors) = PolicySet::load(&folder, &known_methods()) {
             paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
             let message =
@@ -104,9 +103,9 @@ impl Skeleton {
     }
 }
 
-/// The bound of policy files.
+/// The size limit of policy files.
 const BYTES: usize = 1 << 20;
-/// How much of a description is shown.
+/// How much of a description is shown, in lines and characters.
 const LINES: usize = 12;
 const WIDTH: usize = 400;
 
@@ -147,7 +146,7 @@ impl File {
     }
 }
 
-/// What is said of a tool, as lines that cannot be anything else.
+/// A tool's description as comment lines, and nothing but comment lines.
 fn comment(tool: &Tool) -> String {
     let said = tool.description.as_deref().unwrap_or_default();
     let short: String = said.trim().chars().take(WIDTH).collect();
@@ -159,7 +158,7 @@ fn comment(tool: &Tool) -> String {
     lines.iter().map(|line| format!("# | {}", shown(&line.replace('\n', " "))).trim_end().to_owned() + "\n").collect()
 }
 
-/// A condition of the parameter's type, to be replaced.
+/// An example condition for a parameter of this type, to be replaced.
 fn example(param: &Param, file: &mut String) {
     let path = key(param.name());
     let condition = match param.kind() {

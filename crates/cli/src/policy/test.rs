@@ -1,5 +1,5 @@
-//! `sealwire policy test`: the expected decisions beside the policies, put to them.
-//! Never passes because there was nothing to ask.
+//! `sealwire policy test`: compares the expected decisions next to the policies with what the policies decide.
+//! Never passes if there was nothing to test.
 
 use std::path::PathBuf;
 
@@ -11,9 +11,9 @@ use super::{FOLDER, check_folder, load};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
-/// Put the expected decisions (`*.test.toml`) to the policies beside them
+/// Test policies against the expected decisions (`*.test.toml`) next to them
 ///
-/// Ends with exit code 12 when a decision is not as expected or there is no case, and with 11 when the policies or the tables have errors.
+/// The exit code is 12 if a decision is not as expected or there are no cases, and 11 if the policies or the tables have errors.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ pub(crate) struct Test {
     /// The folder
     #[arg(value_name = "DIR", default_value = FOLDER)]
     folder: PathBuf,
-    /// End with exit code 12 also when there are rules that match in no case
+    /// Exit with code 12 also if some rule matches in no case
     #[arg(long)]
     require_coverage: bool,
 }
@@ -57,7 +57,7 @@ impl Test {
             let message = format!("there is no case in `{}`, so nothing is tested", self.folder.display());
             return Err(Failure::new(Exit::PolicyTestFailed, message).help("write expected decisions into *.test.toml"));
         }
-        let working = out.working("putting the cases to the policies");
+        let working = out.working("testing the policies");
         let report = TestReport::run(&set, &expectations);
         drop(working);
         let ok = report.passed() && (report.uncovered.is_empty() || !self.require_coverage);

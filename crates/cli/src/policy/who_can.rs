@@ -1,5 +1,5 @@
 //! `sealwire policy who-can`: the callers of one method.
-//! Never answers for a method that is not there: its name is probably mistyped.
+//! Never answers for a method that does not exist: its name is probably mistyped.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,8 @@ use crate::output::Output;
 
 /// List who can call a method, and by which rules
 ///
-/// A caller is in several lines: that of anyone, those of its roles, that of its name. Nobody else can call it.
-/// `allowed` is every call in the caller's own name with parameters and claims of their types.
+/// Several lines may apply to one caller: that of anyone, those of its roles, that of its name. Nobody else can call the method.
+/// `allowed` means every call in the caller's own name, as long as parameters and claims have their declared types.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -107,7 +107,7 @@ fn a_project_s_files_are_checked_for_what_it_is() {
     // A folder that is not there is no policy, and no wrong one either.
     std::fs::rename(shell.path("policies"), shell.path("kept")).unwrap();
     for line in [check, "policy check policies"] {
-        let missing = shell.run(line).fails(30, &["policies` is no folder", "name the folder"]);
+        let missing = shell.run(line).fails(30, &["policies` is not a folder", "name the folder"]);
         assert_eq!(missing.stderr.matches("error:").count(), 1, "{missing:?}");
     }
     assert!(!wrong.stderr.contains("demonstration"), "{wrong:?}");

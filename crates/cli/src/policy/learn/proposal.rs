@@ -1,5 +1,5 @@
-//! From recorded calls to rules: who, what, and within which bounds.
-//! Never lets what callers sent be anything but a value in a text for people.
+//! Turns recorded calls into rules: who, what, and within which bounds.
+//! Never lets what callers sent become anything but a value in a text for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,11 +11,11 @@ use super::seen::Seen;
 use crate::policy::first_call;
 use crate::toml_text::{self, key, text};
 
-/// More rules than these nobody reviews.
+/// The most rules: nobody reviews more.
 const RULES: usize = 200;
-/// A policy file has 1 MiB at most.
+/// A policy file may have at most 1 MiB.
 const BYTES: usize = 1 << 20;
-/// Which optional parameters are there is told apart in so many ways for a caller and method.
+/// How many combinations of optional parameters get their own rule, for each caller and method.
 const FORMS: usize = 8;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Proposal<'a> {
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) text: String,
-    /// On which line what belongs to a rule begins.
+    /// The line where each rule's part begins.
     rules: Vec<(u32, Group)>,
 }
 
@@ -55,9 +55,9 @@ const NOT_LOADED: &str = "their rule cannot be used";
 struct Group {
     method: String,
     who: Who,
-    /// On whose behalf.
+    /// The subject that the agent acted for, if any.
     subject: Option<String>,
-    /// The optional parameters that are there; `None` for all further forms together.
+    /// The optional parameters that are present; `None` for all further combinations together.
     form: Option<BTreeSet<String>>,
 }
 
@@ -72,7 +72,7 @@ enum Who {
 struct Rule {
     calls: usize,
     allowed: usize,
-    /// Where the first of them stands.
+    /// The place of the first call in the recordings.
     first: String,
     params: Option<Vec<(Param, Seen)>>,
     /// Whether the files would have to declare the parameters.
@@ -84,13 +84,13 @@ impl<'a> Proposal<'a> {
         Self { set, filed, by_role, groups: BTreeMap::new(), declared: BTreeMap::new(), left_out: BTreeMap::new() }
     }
 
-    /// One more call that a rule should allow.
+    /// Adds a call that a rule should allow.
     pub(super) fn add(&mut self, place: &str, record: &DecisionRecord) {
         let Some((params, undeclared)) = self.params(record) else { return self.leave_out(DECLARED_OTHERWISE, 1) };
         if record.subject.as_ref().is_some_and(|subject| subject.contains('*')) {
             return self.leave_out(ANY_SUBJECT, 1);
         }
-        // Whoever has the role could call for the subject: a delegated call is about the two by name.
+        // A rule for a delegated call names agent and subject: otherwise anybody with the role could call for the subject.
         let who = if self.by_role && record.subject.is_none() && !record.roles.is_empty() {
             Who::Roles(record.roles.clone())
         } else {
@@ -136,7 +136,7 @@ impl<'a> Proposal<'a> {
         &self.left_out
     }
 
-    /// The parameters of the method, and whether only the record has them; `None` for a record with others than are declared now.
+    /// The method's parameters, and whether only the record declares them; `None` if the record's differ from those declared now.
     fn params(&mut self, record: &DecisionRecord) -> Option<(Option<Vec<Param>>, bool)> {
         let recorded = record.params.as_ref().and(record.declared.as_deref());
         let in_files = self.set.methods().params(&record.method);
@@ -162,7 +162,7 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// The rule that stands on this line is left out, and said to be about.
+    /// Leaves out the rule on this line, and returns what it is about.
     pub(super) fn remove(&mut self, written: &Written, line: u32) -> Option<String> {
         let (_, group) = written.rules.iter().rev().find(|(first, _)| *first <= line)?;
         let rule = self.groups.remove(group)?;
@@ -174,7 +174,7 @@ impl<'a> Proposal<'a> {
         Some(format!("{} of {who} ({})", one_line(&group.method), one_line(&rule.first)))
     }
 
-    /// As text; what has no room is left out for good.
+    /// The proposal as text. Rules that do not fit are left out for good.
     pub(super) fn write(&mut self) -> Written {
         if std::mem::take(&mut self.by_role) {
             self.groups = by_one_role(std::mem::take(&mut self.groups));
@@ -251,7 +251,7 @@ impl Group {
         }
         lines.push(format!("allow = [{}]", text(&self.method)));
         if let (Who::Agent(agent), Some(subject)) = (&self.who, &self.subject) {
-            // Each of the two has to be allowed, and neither is to call for others or the other way round.
+            // A rule must allow each of the two names, but neither may call for anybody else, nor the subject for the agent.
             lines.push("delegated = \"only\"".to_owned());
             lines.push(format!("when.agent = {}", text(agent)));
             lines.push(format!("when.subject = {}", text(subject)));
@@ -283,7 +283,7 @@ fn one_line(text: &str) -> String {
     text.escape_debug().to_string()
 }
 
-/// One role for each rule: of those that a call's token has, the one that most calls of the method have.
+/// Chooses one role for each rule: of the roles in the calls' tokens, the one that most calls of the method have.
 fn by_one_role(groups: BTreeMap<Group, Rule>) -> BTreeMap<Group, Rule> {
     let mut calls: BTreeMap<(String, String), usize> = BTreeMap::new();
     for (group, rule) in &groups {
@@ -297,7 +297,7 @@ fn by_one_role(groups: BTreeMap<Group, Rule>) -> BTreeMap<Group, Rule> {
     for (mut group, rule) in groups {
         if let Who::Roles(roles) = &group.who {
             let count = |role: &&String| calls.get(&(group.method.clone(), (*role).clone())).copied();
-            // Of several, the first by name.
+            // Among equals, the first by name.
             let most = roles.iter().rev().max_by_key(count).cloned();
             group.who = Who::Roles(most.into_iter().collect());
         }
@@ -316,7 +316,7 @@ fn by_one_role(groups: BTreeMap<Group, Rule>) -> BTreeMap<Group, Rule> {
     merged
 }
 
-/// A declaration as a record has it: `amount?: integer`. Objects are not read back.
+/// Parses a declaration as written in records: `amount?: integer`. Objects are not supported.
 fn declared(text: &str) -> Option<Param> {
     let scalars = [ScalarType::String, ScalarType::Integer, ScalarType::Boolean].map(ParamType::List);
     let kinds = [ParamType::String, ParamType::Integer, ParamType::Boolean, ParamType::Number, ParamType::Any];

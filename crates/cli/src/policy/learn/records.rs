@@ -1,5 +1,5 @@
 //! Recordings, read line by line within bounds.
-//! Never keeps more than a line of them, and never believes one that others could have written.
+//! Never keeps more than one line, and never trusts a file that others could have written.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,11 +11,11 @@ use sealwire::policy::{DecisionRecord, StreamRecord};
 use crate::exit::{Exit, Failure};
 use crate::policy::lines::Lines;
 
-/// What is read at most: some hours of a busy service.
+/// The most that is read: some hours of a busy service.
 const MAX_RECORDS: usize = 1_000_000;
 const MAX_BYTES: u64 = 1 << 30;
 
-/// A line that is no record.
+/// A line that is not a record.
 #[derive(Debug)]
 pub(super) struct Unreadable;
 
@@ -27,11 +27,11 @@ impl<'a> Records<'a> {
         let (mut files, mut bytes) = (Vec::new(), 0_u64);
         for path in paths {
             let at = |error| Failure::input(format!("`{}`: {error}", path.display()));
-            // What somebody else could have written would teach what they like.
+            // Somebody else who could write the file could teach us any rule.
             let file = open_public(path).map_err(|error| distrusted(path, &error))?;
             let metadata = file.metadata().map_err(at)?;
             if !metadata.is_file() {
-                // A pipe that was handed over open.
+                // For example a pipe that was passed as an open descriptor.
                 let message =
                     format!("`{}` is no regular file, and recordings are read more than once", path.display());
                 return Err(Failure::input(message));
@@ -45,7 +45,7 @@ impl<'a> Records<'a> {
         Ok(Self(files))
     }
 
-    /// Every decision, and where it stands.
+    /// Calls `take` with every decision and its place.
     pub(super) fn each(self, mut take: impl FnMut(&str, Result<DecisionRecord, Unreadable>)) -> Result<(), Failure> {
         let mut count = 0;
         for (path, file) in self.0 {
@@ -60,7 +60,7 @@ impl<'a> Records<'a> {
                     return Err(too_much(&format!("{MAX_RECORDS} decisions")));
                 }
                 let record = serde_json::from_slice::<DecisionRecord>(line).map_err(|_| Unreadable);
-                // The end of a stream is no decision.
+                // The end of a stream is not a decision.
                 if !matches!(&record, Ok(DecisionRecord { stream: Some(StreamRecord::Ended { .. }), .. })) {
                     take(&format!("{}:{number}", path.display()), record);
                 }

@@ -1,5 +1,5 @@
-//! What was seen of one parameter, and the narrowest condition that takes all of it.
-//! Never keeps more than a few values, whatever callers have sent.
+//! The values seen of one parameter, and the narrowest condition that covers them all.
+//! Never keeps more than a few values, whatever callers sent.
 
 use std::collections::BTreeSet;
 
@@ -8,24 +8,24 @@ use serde_json::Value;
 
 use crate::toml_text::{key, text};
 
-/// So many values are listed one by one.
+/// The most values that are listed one by one.
 const LISTED: usize = 8;
-/// A longer text is not listed.
+/// Longer texts are not listed.
 const LONGEST: usize = 128;
 
-/// Of one parameter, or of one member of an object.
+/// The values of one parameter, or of one member of an object.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     kind: ParamType,
-    /// In how many calls it was there.
+    /// In how many calls it was present.
     calls: usize,
     /// All values, or the elements of all lists; `None` once there are too many.
     values: Option<BTreeSet<Scalar>>,
-    /// How all texts begin.
+    /// The common prefix of all texts.
     beginning: Option<String>,
     least: i64,
     most: i64,
-    /// Of the longest list.
+    /// The size of the longest list.
     size: usize,
     members: Vec<(Param, Self)>,
 }
@@ -115,7 +115,7 @@ impl Seen {
         }
     }
 
-    /// Takes in what was seen of the same parameter in other calls.
+    /// Merges what was seen of the same parameter in other calls.
     pub(super) fn merge(&mut self, other: Self) {
         self.calls += other.calls;
         (self.least, self.most) = (self.least.min(other.least), self.most.max(other.most));
@@ -135,8 +135,8 @@ impl Seen {
         }
     }
 
-    /// Conditions as lines of TOML, and remarks about what they do not limit. `path` is that of the parameter, `above` in how many
-    /// calls it could have been there. Returns whether a condition asks for it to be there.
+    /// Writes conditions as lines of TOML, and remarks about what they do not limit. `path` is the parameter's path, and `above` the
+    /// number of calls in which it could have been present. Returns whether a condition requires it to be present.
     pub(super) fn conditions(&self, path: &str, optional: bool, above: usize, lines: &mut Vec<String>) -> bool {
         if self.calls < above {
             lines.push(match self.present(path) {
@@ -182,7 +182,7 @@ impl Seen {
         present.is_some()
     }
 
-    /// What `present` can be asked of: an object is there when a member is that it cannot be without.
+    /// The path that a `present` condition can use. For an object, that of a required member, which is present if the object is.
     fn present(&self, path: &str) -> Option<String> {
         let ParamType::Object(_) = self.kind else { return Some(format!("when.params.{path}")) };
         let needed = self.members.iter().filter(|(param, _)| !param.is_optional());
@@ -229,7 +229,7 @@ mod tests {
         };
         let mut seen = Seen::new(kind);
         values.iter().for_each(|value| seen.add(value));
-        // In whatever order, and in parts.
+        // In any order, and merged from parts.
         for at in 0..values.len() {
             let (mut one, mut other) = (Seen::new(kind), Seen::new(kind));
             values[at..].iter().for_each(|value| one.add(value));
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(condition(&integer, &numbers), "{ min = -5, max = 59 }");
         let texts: Vec<Value> = (0..9).map(|number| json!(format!("Zürich/é{number}"))).collect();
         assert_eq!(condition(&string, &texts), "{ glob = \"Zürich/é*\" }");
-        // A star of a caller's stands for itself, and ends what can be said of the rest.
+        // A star that a caller sent is not a wildcard, and ends the prefix.
         let stars: Vec<Value> = (0..9).map(|number| json!(format!("a*b{number}"))).collect();
         assert_eq!(condition(&string, &stars), "{ glob = \"a*\" }");
         assert_eq!(condition(&string, &stars[..1]), "\"a*b0\"");
@@ -270,7 +270,7 @@ mod tests {
         let object = ParamType::Object(vec![Param::integer("n"), Param::string("t u").optional()]);
         let seen = condition(&object, &[json!({ "n": 1 }), json!({ "n": 2 })]);
         assert_eq!(seen, "when.params.p.n = { in = [1, 2] }; when.params.p.\"t u\" = { present = false }");
-        // What no condition can say is said to the reader.
+        // What no condition can express is explained to the reader.
         let list = ParamType::List(ScalarType::String);
         let open = "; # the values in `p` were more than 8, or long: not limited";
         let many: Vec<Value> = (0..9).map(|number| json!(number.to_string())).collect();
