@@ -1,12 +1,12 @@
-//! Colours on a terminal, for the words that one looks for first: verdicts, and what is wrong.
-//! Never a colour in a pipe or file, with NO_COLOR, or on a terminal that has none; and never one that a text asks for.
+//! Colours on a terminal, for the words that readers look for first: verdicts and errors.
+//! Never uses colour in a pipe or file, with NO_COLOR, or on a terminal without it; and never passes on a colour in a text.
 
 use std::fmt::Write as _;
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 
-/// Whether colours are shown there. The same rule as for help, which clap shows.
+/// Whether a stream shows colours, by the same rule as for clap's help.
 pub(crate) fn shown_on(stream: &impl RawStream) -> bool {
     AutoStream::choice(stream) != ColorChoice::Never
 }
@@ -17,7 +17,7 @@ const RED: &str = "31";
 const BOLD_RED: &str = "1;31";
 const FAINT: &str = "2";
 
-/// The words, at the beginning of a line or of what stands behind `: `.
+/// The coloured words, at the beginning of a line or after `: `.
 const WORDS: [(&str, &str); 17] = [
     ("allow", GREEN),
     ("allowed", GREEN),
@@ -38,7 +38,7 @@ const WORDS: [(&str, &str); 17] = [
     ("?", YELLOW),
 ];
 
-/// The text of a verdict or an error with its words in colour. What is no such word stays as it is.
+/// The text of a verdict or an error with these words in colour. Everything else stays as it is.
 pub(crate) fn painted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 64);
     for line in text.split_inclusive('\n') {
@@ -62,7 +62,7 @@ fn paint_line(out: &mut String, line: &str) {
         let colour = if rest.starts_with("0 failed") { GREEN } else { RED };
         return paint(out, colour, &format!("{cases} cases, {rest}"));
     }
-    // A row of the matrix: cells with two blanks or more in between.
+    // A row of the matrix: cells separated by two or more spaces.
     if content.split("  ").skip(1).map(str::trim).all(is_cell) && content.contains("  ") {
         let mut words = content.split(' ');
         out.push_str(words.next().unwrap_or_default());
@@ -77,7 +77,7 @@ fn paint_line(out: &mut String, line: &str) {
         if position > 0 {
             out.push_str(": ");
         }
-        // What comes later is quoted, and may be anything.
+        // Later parts are quoted, and may be anything.
         match part.split_once(' ') {
             _ if position > 1 => out.push_str(part),
             Some((word, rest)) if position == 0 => {

@@ -1,5 +1,5 @@
 //! `sealwire door`: services over HTTP, for callers that do not speak Sealwire.
-//! Never starts with a configuration that has an error, nor where more can reach it than its configuration allows.
+//! Never starts with a configuration that has an error, nor where more callers can reach it than its configuration allows.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,12 +17,13 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 
-/// Be a door over HTTP: callers that do not speak Sealwire come in as an agent
+/// Run a door over HTTP, through which callers that do not speak Sealwire can call services
 ///
-/// JSON-RPC 2.0 is posted to /rpc/SERVICE, MCP to /mcp/SERVICE. What comes in is signed as the door's agent and decided by the service; see docs/doors.md.
+/// Callers post JSON-RPC 2.0 to /rpc/SERVICE, and MCP to /mcp/SERVICE. The door signs each call as its own agent, and the service
+/// decides on it; see docs/doors.md.
 ///
-/// Runs until SIGTERM or SIGINT, then finishes what is under way and ends. That takes `leave_s` (0) and `drain_s` (30) seconds and a few more at most;
-/// a second signal ends it at once. One line on stdout says where it listens.
+/// Runs until SIGTERM or SIGINT, then finishes the calls in progress and ends. That takes at most `leave_s` (0) plus `drain_s` (30)
+/// seconds and a few more; a second signal ends it at once. One line on stdout says where it listens.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -42,30 +43,30 @@ pub(crate) struct Door {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = "door.toml")]
     config: PathBuf,
-    /// Check configuration and credentials, and end
+    /// Check configuration and credentials, then exit
     #[arg(long)]
     check: bool,
-    /// Ask the door that runs here with this configuration whether it takes requests, and end: for a health check
+    /// Ask the door that runs on this machine with this configuration whether it takes requests, then exit: for health checks
     #[arg(long, conflicts_with = "check")]
     ready: bool,
 }
 
-/// What ending takes beside the requests under way.
+/// What ending takes in addition to the requests in progress.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Files of the process beside those of connections: the broker's, those that are read, those of connections that are turned away.
+/// Open files in addition to accepted connections: the broker's, files being read, and connections being turned away.
 const FILES: u64 = 128;
 
-/// With replicas: as many connections of theirs, as many to them, and those by which all are told what may be for any.
+/// The open files needed. With replicas, as many connections again from them and to them, and those for telling all of them at once.
 fn files(config: &DoorConfig) -> u64 {
     let connections = config.connections as u64;
     FILES + if config.replicas.is_some() { 3 * connections + TELLING } else { connections }
 }
 
-/// As many as a door tells others at a time.
+/// The most connections on which a door tells the others something at a time.
 const TELLING: u64 = 256;
 
-/// Sees to it that so many connections can be open: else those that do nothing would take what the broker's needs.
+/// Makes sure that this many connections can be open: otherwise idle ones could take the files that the broker's needs.
 fn allow_files(connections: usize, needed: u64) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
@@ -75,7 +76,7 @@ fn allow_files(connections: usize, needed: u64) -> Result<(), Failure> {
     raised.map_err(|_| {
         let most = limit.maximum.or(limit.current).unwrap_or_default();
         Failure::input(format!(
-            "`connections` is {connections}, which takes {needed} open files, and this process may have {most}: write less, or \
+            "`connections` is {connections}, which takes {needed} open files, but this process may have only {most}: lower it, or \
              raise the limit (`ulimit -n`, `LimitNOFILE` of systemd)"
         ))
     })

@@ -1,5 +1,5 @@
 //! Files that commands read and change: inputs from stdin, public files replaced in one step, one change at a time.
-//! Never writes a secret: that is `sealwire::auth::write_secret`'s work.
+//! Never writes a secret: that is the job of `sealwire::auth::write_secret`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
-/// The argument itself, or what stdin holds when there is none or it is `-`.
+/// The argument itself, or the contents of stdin if there is none or it is `-`.
 pub(crate) fn argument_or_stdin(argument: Option<String>, what: &str) -> Result<String, Failure> {
     match argument {
         Some(text) if text != "-" => Ok(text),
@@ -23,7 +23,7 @@ pub(crate) fn argument_or_stdin(argument: Option<String>, what: &str) -> Result<
     }
 }
 
-/// Everything that stdin holds, at most 16 MiB: far above what any message may carry.
+/// The contents of stdin, at most 16 MiB: far more than any message may carry.
 pub(crate) fn stdin(what: &str) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().take(MAX_STDIN + 1).read_to_end(&mut bytes);
@@ -36,8 +36,8 @@ pub(crate) fn stdin(what: &str) -> Result<Vec<u8>, Failure> {
 
 const MAX_STDIN: u64 = 16 * 1024 * 1024;
 
-/// The text of a file that only we or root could have written, or `None` when there is no such file. A link that leads
-/// nowhere is an error: whoever is to read the file would not see what is written in its place.
+/// The text of a file that only we or root could have written, or `None` if there is no such file. A dangling link is an error:
+/// a file written in its place would not be where the link's readers look.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {
     match read_public(path) {
         Ok(text) => Ok(Some(text)),
@@ -47,14 +47,14 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Makes a folder if there is none. One that is there is ours or root's, and nobody else could have put anything into it:
-/// it is judged before anything in it, or about it, is looked at or changed.
+/// Creates a folder if there is none. An existing one must be ours or root's, so that nobody else could have put anything into it.
+/// This is checked before anything in it, or about it, is read or changed.
 pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(path).map_err(|error| at(path, &error))?;
     check_folder(path).or_fail(Exit::Input)
 }
 
-/// Leaves a folder that was judged to its owner alone.
+/// Restricts a folder that [`make_folder`] has checked to its owner.
 #[cfg(unix)]
 pub(crate) fn restrict(folder: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -66,7 +66,7 @@ pub(crate) fn restrict(_folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file that is not there yet.
+/// Writes a file that must not exist yet.
 pub(crate) fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     let mut file = File::create_new(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => Failure::input(format!("`{}` is there already", path.display()))
@@ -74,14 +74,14 @@ pub(crate) fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
         _ => at(path, &error),
     })?;
     file.write_all(text.as_bytes()).map_err(|error| {
-        // Half a file would be in the way of the next try, and is ours.
+        // Half a file is ours, and would be in the way of the next attempt.
         drop(std::fs::remove_file(path));
         at(path, &error)
     })
 }
 
-/// Fails if a file that is about to be written is there and is something else than what is to be written, `what`: by a
-/// slip in the command line it may be a key or a configuration.
+/// Fails if a file that is about to be written already exists and contains something other than `what`: by a slip on the command
+/// line it may be a key or a configuration.
 pub(crate) fn check_output(path: &Path, what: &str, is_such: impl Fn(&str) -> bool) -> Result<(), Failure> {
     let place = locate_file(path).map_err(|error| match error {
         SecretFileError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
@@ -104,13 +104,13 @@ pub(crate) fn check_output(path: &Path, what: &str, is_such: impl Fn(&str) -> bo
         .help("name another file, or remove that one first"))
 }
 
-/// Fails if two files that are about to be written are one, whatever they are called: the second would take the place of the first.
+/// Fails if two files that are about to be written are the same, even under different names: the second would overwrite the first.
 pub(crate) fn check_apart<'a>(outputs: impl IntoIterator<Item = (&'static str, &'a Path)>) -> Result<(), Failure> {
     let mut places = BTreeMap::new();
     for (what, path) in outputs {
-        // Where it cannot lie anywhere, whoever writes it says why.
+        // If a path cannot be resolved, writing the file will report why.
         let Ok(place) = locate_file(path) else { continue };
-        // Two of a kind are told by whoever opens them.
+        // Two files of the same kind are reported when they are opened.
         if let Some(other) = places.insert(place, what).filter(|other| *other != what) {
             return Err(Failure::input(format!("`{}` is named for {other} and for {what}", path.display()))
                 .help("nothing was written: name two files"));
@@ -119,40 +119,40 @@ pub(crate) fn check_apart<'a>(outputs: impl IntoIterator<Item = (&'static str, &
     Ok(())
 }
 
-/// Far more than anything that a command replaces.
+/// Far more than any file that a command replaces.
 const MAX_OUTPUT: u64 = 16 * 1024 * 1024;
 
-/// Writes a file that holds no secret: see [`auth::write_public`].
+/// Writes a file that contains no secret: see [`auth::write_public`].
 pub(crate) fn write_public(path: &Path, text: &str) -> Result<(), Failure> {
     auth::write_public(path, text).or_fail(Exit::Input)
 }
 
-/// Keeps other commands from changing files in the same folders until it is dropped: of two key rings that were read
-/// before either was written, one would lose its new record.
+/// Keeps other commands from changing files in the same folders until this is dropped: if two commands read a key ring before
+/// either writes it, one new record would be lost.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _folders: Vec<File>,
 }
 
-/// How long another command may take. Ours hold a lock for milliseconds; whoever may list a folder may hold it for ever,
-/// and shall not keep anybody from revoking a key.
+/// How long to wait for another command. Ours hold a lock for milliseconds, but anybody who may list a folder could hold it forever,
+/// and must not be able to keep others from revoking a key.
 const LOCKED_FOR: Duration = Duration::from_secs(3);
-/// How long one that makes a whole set-up may take, on a busy machine.
+/// How long to wait for a command that creates a whole setup, on a busy machine.
 const MADE_WITHIN: Duration = Duration::from_secs(30);
 
 impl Lock {
-    /// Waits for the folders of these files, for a while: then it says so, and does without.
+    /// Locks the folders of these files. After a while, warns and goes on without the lock.
     pub(crate) fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Self {
-        // Each folder once, in one order: so two commands cannot wait for each other, nor one for itself. Of a link, the
-        // folder in which its file lies, as for those who name that file.
+        // Each folder once, in a fixed order, so that two commands cannot wait for each other, nor one for itself. For a link, lock
+        // the folder of its target, as commands do that name the target.
         let folders: BTreeSet<PathBuf> =
             files.into_iter().filter_map(|file| Some(locate_file(file).ok()?.parent()?.to_owned())).collect();
-        // Where a folder cannot be opened like a file, as on Windows, there is no lock.
+        // If folders cannot be opened like files, as on Windows, there is no lock.
         let locked = folders.iter().filter_map(|folder| File::open(folder).ok().filter(|file| lock(folder, file)));
         Self { _folders: locked.collect() }
     }
 
-    /// Waits for these folders, for a while: then it fails, for whoever may change nothing beside another.
+    /// Locks these folders. After a while, fails, for commands that must not run at the same time as another.
     pub(crate) fn alone_in(folders: impl IntoIterator<Item = PathBuf>) -> Result<Self, Failure> {
         let resolved = folders.into_iter().map(|folder| folder.canonicalize().map_err(|error| at(&folder, &error)));
         let until = Instant::now() + MADE_WITHIN;
@@ -174,7 +174,7 @@ impl Lock {
     }
 }
 
-/// Whether it is locked now.
+/// Locks a folder, and returns whether it is locked now.
 fn lock(folder: &Path, file: &File) -> bool {
     match wait(file, Instant::now() + LOCKED_FOR) {
         Ok(()) => true,
@@ -183,7 +183,7 @@ fn lock(folder: &Path, file: &File) -> bool {
             tracing::warn!(
                 target: "sealwire::files",
                 ?folder,
-                "locked by another process, which `fuser` names: going on all the same; let no other command change files there now"
+                "locked by another process, which `fuser` names: going on without the lock; run no other command that changes files there"
             );
             false
         }
@@ -199,7 +199,7 @@ fn wait(file: &File, until: Instant) -> Result<(), TryLockError> {
     }
 }
 
-/// What the system says of a file or folder.
+/// The failure for an I/O error of a file or folder.
 pub(crate) fn at(path: &Path, error: &std::io::Error) -> Failure {
     Failure::input(format!("`{}`: {error}", path.display()))
 }

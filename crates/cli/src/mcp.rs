@@ -1,4 +1,4 @@
-//! `sealwire mcp`: a server of the Model Context Protocol on standard input and output, whose tools are what an agent may call.
+//! `sealwire mcp`: an MCP server on standard input and output, whose tools are the methods that an agent may call.
 //! Never writes anything to standard output but messages of the protocol.
 
 use std::path::PathBuf;
@@ -15,26 +15,26 @@ use crate::exit::{Exit, Failure};
 use crate::runtime::{Signals, block_on};
 use crate::when;
 
-/// Be a server of MCP on stdin and stdout, whose tools are the methods that an agent may call
+/// Run an MCP (Model Context Protocol) server on stdin and stdout, whose tools are the methods that an agent may call
 ///
-/// For clients that start their servers themselves. Each call is signed as the agent of `--creds`, and decided by the service, whatever
-/// the client is. Which tools there are is the service's answer for this agent (`sealwire discover`); see docs/doors.md.
+/// For clients that start their own servers. Each call is signed as the agent of `--creds`, and the service decides on it, whoever the
+/// client is. The service also says which tools this agent has (`sealwire discover`); see docs/doors.md.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sealwire mcp --creds planner.creds.json --service math
   claude mcp add bus -- sealwire mcp --creds /home/me/planner.creds.json")]
 pub(crate) struct Mcp {
-    /// The agent's credentials file, as `sealwire keys new-agent` makes it
+    /// The agent's credentials file, as created by `sealwire keys new-agent`
     #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
     creds: Option<PathBuf>,
-    /// The services, by default those whose keys the credentials have; may be repeated
+    /// A service to offer as tools; repeat for several [default: the services whose keys the credentials contain]
     #[arg(long = "service", value_name = "NAME")]
     services: Vec<Name>,
-    /// How long a call may take, questions to people included, up to 10m
+    /// How long a call may take, including questions to people, up to 10m
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
     deadline: Duration,
-    /// How often services are asked whether other methods may be called now, 1s to 1h
+    /// How often to ask the services whether the callable methods have changed, 1s to 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
     refresh: Duration,
 }
@@ -84,5 +84,5 @@ fn named(services: Vec<Name>, credentials: &Credentials) -> Result<Vec<String>, 
 }
 
 fn no_thread(error: &std::io::Error) -> Failure {
-    Failure::input(format!("the operating system gives no thread: {error}"))
+    Failure::input(format!("cannot start a thread: {error}"))
 }

@@ -1,5 +1,5 @@
-//! Who takes part in the demonstration: a service, its agents, and the issuer of their tokens, with keys made just now.
-//! Never anything that was known to anybody before.
+//! The parties of the demonstration: a service, its agents, and the issuer of their tokens, all with new keys.
+//! Never reuses a key.
 
 use sealwire::auth::{Confirmation, IssueRequest, KeyEntry, KeyRingFile, ProofAlgorithm, TokenIssuer};
 use sealwire::client::Credentials;
@@ -14,7 +14,7 @@ use crate::when;
 pub(crate) const ENVIRONMENT: &str = "dev";
 /// The service in it.
 pub(crate) const SERVICE: &str = "demo";
-/// The services of the cluster: the same methods twice, so that two services are there to be kept apart.
+/// The services of the cluster. Both have the same methods, to show that two services are kept apart.
 pub(crate) const SERVICES: [&str; 2] = [SERVICE, "bank"];
 /// The issuer of its tokens.
 pub(crate) const ISSUER: &str = "https://issuer.sealwire.invalid";
@@ -45,7 +45,7 @@ pub(crate) struct Agent {
 }
 
 impl Parties {
-    /// Makes all keys.
+    /// Generates all keys.
     pub(crate) fn generate() -> Result<Self, Failure> {
         let audience = Audience::new(&named(ENVIRONMENT)?, &named(SERVICE)?);
         let agents = AGENTS
@@ -74,7 +74,7 @@ impl Parties {
             .service_keys(named(SERVICE)?, vec![self.service_key.public()]))
     }
 
-    /// The key of an agent, once more.
+    /// A copy of an agent's key.
     pub(crate) fn key(&self, agent: &str) -> Result<AgentKey, Failure> {
         let found = self.agents.iter().find(|known| known.name.as_str() == agent);
         copy(&found.ok_or_else(|| Failure::new(Exit::Bug, format!("no agent {agent}")))?.key)
@@ -128,7 +128,7 @@ fn copy(key: &AgentKey) -> Result<AgentKey, Failure> {
     copied.or_fail(Exit::Bug)
 }
 
-/// A name that is written in this program.
+/// A name that is hard-coded in this program.
 pub(crate) fn named(text: &str) -> Result<Name, Failure> {
     Name::new(text).or_fail(Exit::Bug)
 }

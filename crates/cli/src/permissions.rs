@@ -5,7 +5,7 @@ use std::fmt;
 
 use sealwire_bench::BARE_SUBJECTS;
 
-/// The subjects that a user may publish to and subscribe.
+/// The subjects that a user may publish and subscribe to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Permissions {
     publish: Vec<String>,
@@ -13,15 +13,15 @@ pub(crate) struct Permissions {
 }
 
 impl Permissions {
-    /// An agent: its own request subjects of any service, control of its own calls, and its own inbox.
+    /// An agent: its own request subjects at any service, control of its own calls, and its own inbox.
     pub(crate) fn agent(agent: &str) -> Self {
-        // `>` does not match the bare subject.
+        // `>` does not match the subject without a further token.
         let publish = [format!("rpc.v1.*.{agent}"), format!("rpc.v1.*.{agent}.>"), format!("rpc.v1-ctl.*.{agent}.>")];
         Self::new(publish, [format!("_INBOX.{agent}.>")])
     }
 
-    /// A service: answers to any inbox, and to `$SRV`. Where its replicas ask and hear each other no other user may publish, and
-    /// it lies apart from its guard's inbox, where it has nothing to hear.
+    /// A service: answers to any inbox, and to `$SRV`. Its replicas talk to each other on subjects where no other user may publish,
+    /// separate from its guard's inbox, which it must not hear.
     pub(crate) fn service(service: &str) -> Self {
         let own = format!("_SVC.{service}.replica.>");
         let asked = ["PING", "INFO", "STATS"].into_iter().flat_map(|verb| {
@@ -31,9 +31,9 @@ impl Permissions {
         Self::new(["_INBOX.>".to_owned(), own], heard.into_iter().chain(asked))
     }
 
-    /// The shared replay guard of a service: its nonces, and what it takes to find, make, verify and remove their streams.
-    /// Whoever may make a stream may have it fed from any subject and republish to any other, whatever else is denied. So
-    /// this user is alone in an account of its own, where there is nothing but these streams.
+    /// The shared replay guard of a service: its nonces, and what it needs to find, create, verify and remove their streams. A user
+    /// who may create a stream can have it collect any subject and republish to any other, whatever else is denied. So this user is
+    /// alone in its own account, where there is nothing but these streams.
     pub(crate) fn guard(environment: &str, service: &str) -> Self {
         let api = ["NAMES", "INFO.*", "MSG.GET.*", "CREATE.*", "DELETE.*"]
             .into_iter()
@@ -44,12 +44,12 @@ impl Permissions {
         )
     }
 
-    /// An operator's tools: they ask who is there.
+    /// An operator's tools: they ask which services are there.
     pub(crate) fn tools(tool: &str) -> Self {
         Self::new(["$SRV.>".to_owned()], [format!("_INBOX.{tool}.>")])
     }
 
-    /// The bare requests of `sealwire bench`, and nothing that calls or answers go over.
+    /// The bare requests of `sealwire bench`, on subjects that no calls or answers use.
     pub(crate) fn bench() -> Self {
         Self::new([BARE_SUBJECTS.to_owned()], [BARE_SUBJECTS.to_owned()])
     }
@@ -64,7 +64,7 @@ impl Permissions {
     }
 }
 
-/// As nats-server's configuration has it.
+/// As written in nats-server's configuration.
 impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |subjects: &[String]| subjects.iter().map(|s| format!("\"{s}\"")).collect::<Vec<_>>().join(", ");

@@ -1,5 +1,5 @@
-//! `serve --record-decisions`: every decision of the policy as a line of JSON, for `policy diff --replay`.
-//! Never holds up a message: what the file is too slow for is dropped and counted.
+//! `serve --record-decisions`: writes every policy decision as a line of JSON, for `policy diff --replay`.
+//! Never delays a message: decisions that cannot be written fast enough are dropped and counted.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -16,26 +16,26 @@ use sealwire::policy::DecisionRecord;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::at;
 
-/// The most lines that wait for the file: some seconds of a busy service.
+/// The most lines that wait to be written: some seconds of a busy service.
 const MAX_LINES: usize = 4_096;
-/// The most bytes that wait for the file, so that long arguments do not make a queue of gigabytes.
+/// The most bytes that wait to be written, so that long arguments do not make a queue of gigabytes.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
-/// As many bytes are written at once, if they are there.
+/// Up to this many bytes are collected for one write.
 const CHUNK: usize = 64 * 1024;
-/// How often people are told that lines were lost.
+/// How often to warn that lines were lost.
 const WARN_EVERY: Duration = Duration::from_secs(1);
-/// How long the end of the service waits for the file.
+/// How long the service waits for the file when it ends.
 const FINISH: Duration = Duration::from_secs(5);
 
-/// Takes decisions and has a thread write them.
+/// Takes decisions, which a thread writes.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     queue: Queue,
-    /// Never sent to: it is disconnected when the writer has ended.
+    /// Nothing is sent on it: it is disconnected when the writer has ended.
     ended: Receiver<()>,
 }
 
-/// Where the message path leaves its lines.
+/// Where the service's message handling puts its lines.
 #[derive(Debug, Clone)]
 struct Queue {
     sender: SyncSender<Entry>,
@@ -50,25 +50,25 @@ enum Entry {
 
 #[derive(Debug)]
 struct Shared {
-    /// The bytes that wait.
+    /// The bytes that wait to be written.
     waiting: AtomicUsize,
     lost: AtomicU64,
     started: Instant,
-    /// When the loss was last told, in milliseconds after `started`, plus one; 0 for never.
+    /// When a loss was last logged, in milliseconds after `started`, plus one; 0 for never.
     warned: AtomicU64,
 }
 
 impl Recorder {
-    /// Adds to a file that nobody else can read or has put there: it holds arguments.
+    /// Appends to a file that only we can read and that nobody else can have put there: it contains arguments.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let fail = |error: io::Error| at(path, &error);
         make(path).map_err(fail)?;
         check_mode(path, &open_public(path).or_fail(Exit::Input)?)?;
-        // Nobody but us and root can have exchanged it since.
+        // Only we and root can have replaced it since.
         let mut file = OpenOptions::new().read(true).append(true).open(path).map_err(fail)?;
         if !is_recording(&file).map_err(fail)? {
             return Err(Failure::input(format!(
-                "`{}` holds no recorded decisions: none is added to it",
+                "`{}` holds no recorded decisions, so none are added to it",
                 path.display()
             ))
             .help("name another file"));
@@ -95,21 +95,21 @@ impl Recorder {
         Ok(Self { queue: Queue { sender, shared }, ended })
     }
 
-    /// What the service hands its decisions to. It returns at once, whatever the file does.
+    /// The function that takes the service's decisions. It returns at once, whatever the file does.
     pub(crate) fn sink(&self) -> impl Fn(DecisionRecord) + Send + Sync + 'static {
         let queue = self.queue.clone();
         move |record| queue.put(&record)
     }
 
-    /// Waits until everything that was taken is written, but not for a file that does not move; the number of decisions
-    /// that were lost. Decisions that come later are lost, too.
+    /// Waits until everything that was taken is written, but not indefinitely if the file is stuck. Returns the number of lost
+    /// decisions. Decisions that come later are lost, too.
     pub(crate) fn finish(self) -> u64 {
         self.finish_within(FINISH)
     }
 
     fn finish_within(self, patience: Duration) -> u64 {
         let deadline = Instant::now() + patience;
-        // The queue may be full; the writer makes room unless its file does not move.
+        // The queue may be full; the writer makes room unless its file is stuck.
         while let Err(TrySendError::Full(_)) = self.queue.sender.try_send(Entry::End) {
             if Instant::now() >= deadline {
                 break;
@@ -118,7 +118,7 @@ impl Recorder {
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if self.ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!(target: "sealwire::record", "the file of recorded decisions does not move: its end is missing");
+            tracing::warn!(target: "sealwire::record", "the file of recorded decisions takes no more data: its end is missing");
         }
         let lost = self.queue.shared.lost.load(Ordering::Relaxed);
         if lost > 0 {
@@ -130,7 +130,7 @@ impl Recorder {
 
 impl Queue {
     fn put(&self, record: &DecisionRecord) {
-        // A record is made of strings and numbers: it can always be written.
+        // A record consists of strings and numbers, so it can always be serialized.
         let Ok(mut line) = serde_json::to_vec(record) else {
             return self.shared.lose(1, &"the record cannot be written");
         };
@@ -152,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Whether people are to be told now; `true` once per [`WARN_EVERY`].
+    /// Whether to warn now; `true` once per [`WARN_EVERY`].
     fn due(&self, elapsed: Duration) -> bool {
         let now = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
         let last = self.warned.load(Ordering::Relaxed);
@@ -161,17 +161,17 @@ impl Shared {
     }
 }
 
-/// The thread's side.
+/// The writing thread.
 struct Writing<W> {
     writer: W,
     receiver: Receiver<Entry>,
     shared: Arc<Shared>,
-    /// The file may end within a line: a write failed, or an earlier service was killed.
+    /// Whether the file may end within a line: a write failed, or an earlier service was killed.
     torn: bool,
 }
 
 impl<W: Write> Writing<W> {
-    /// Writes until it is told that this was the end, or nobody is left to tell.
+    /// Writes until [`Entry::End`], or until all senders are gone.
     fn run(mut self) {
         let mut chunk = Vec::new();
         while let Ok(first) = self.receiver.recv() {
@@ -201,7 +201,7 @@ impl<W: Write> Writing<W> {
         }
     }
 
-    /// The lines of a chunk that fails count as lost, though some of them may be in the file.
+    /// Writes a chunk. If that fails, all its lines count as lost, though some of them may be in the file.
     fn write(&mut self, chunk: &[u8], lines: u64) {
         let apart = if self.torn { self.writer.write_all(b"\n") } else { Ok(()) };
         let written = apart.and_then(|()| self.writer.write_all(chunk)).and_then(|()| self.writer.flush());
@@ -212,7 +212,7 @@ impl<W: Write> Writing<W> {
     }
 }
 
-/// Makes the file if there is none. A link that leads nowhere is not followed.
+/// Creates the file if there is none. Does not follow a dangling link.
 fn make(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -227,7 +227,7 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether nothing else is in the file. By a slip in the command line it may be a key ring, which no service would read afterwards.
+/// Whether the file contains a recording or nothing. By a slip on the command line it may be a key ring, which appending would ruin.
 fn is_recording(file: &File) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Ok(true);
@@ -238,7 +238,7 @@ fn is_recording(file: &File) -> io::Result<bool> {
     Ok(BEGINNING.starts_with(&start))
 }
 
-/// With what every record begins.
+/// The beginning of every record.
 const BEGINNING: &[u8] = b"{\"at_ms\":";
 
 /// Whether the file ends within a line.
@@ -252,7 +252,7 @@ fn is_torn(file: &mut File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// A file that was there before may be open to others.
+/// Checks that a file that was already there is not open to others.
 #[cfg(unix)]
 fn check_mode(path: &Path, file: &File) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -288,7 +288,7 @@ mod tests {
         DecisionRecord::new(&set, &question, &set.decide(&question))
     }
 
-    /// Waits for permission before each write, and fails where it is told to.
+    /// Waits for permission before each write, and fails when told to.
     struct Gate {
         open: mpsc::Receiver<bool>,
         written: Arc<Mutex<Vec<u8>>>,
@@ -296,7 +296,7 @@ mod tests {
 
     impl Write for Gate {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // Once nobody holds the gate, it is open.
+            // Once the sender is gone, the gate is open.
             if self.open.recv().unwrap_or(true) {
                 self.written.lock().unwrap().extend_from_slice(bytes);
                 return Ok(bytes.len());
@@ -333,7 +333,7 @@ mod tests {
         }
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         let lost = recorder.queue.shared.lost.load(Ordering::Relaxed);
-        // The writer holds up to a chunk of lines beside the queue.
+        // The writer holds up to a chunk of lines in addition to the queue.
         assert!((1..=MAX_LINES as u64).contains(&lost), "{lost}");
         drop(key);
         assert_eq!(recorder.finish(), lost, "once the file moves, nothing more is lost");
@@ -372,7 +372,7 @@ mod tests {
         let sink = recorder.sink();
         sink(record(1));
         key.send(false).unwrap();
-        // The failure is over when it was counted.
+        // The failed write is over once it is counted.
         while recorder.queue.shared.lost.load(Ordering::Relaxed) == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(times(&Mutex::new(append(3))), [Some(1), None, Some(3)]);
     }
 
-    /// Whoever owns it reads everybody's arguments.
+    /// Whoever owned the file could read everybody's arguments.
     #[test]
     #[cfg(unix)]
     fn nothing_is_recorded_where_others_could_read_it() {

@@ -1,5 +1,5 @@
-//! A whole set-up in a folder, made anew: broker users, keys, tokens, policies, configuration, credentials.
-//! Never anything but throw-away: nothing in it was known to anybody before, and nothing of it is worth keeping.
+//! Creates a complete throw-away setup in a folder: broker users, keys, tokens, policies, configuration, credentials.
+//! Never reuses a secret: all of them are new.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) use crate::parties::{AGENTS, ENVIRONMENT, SERVICE};
 use crate::parties::{ISSUER, Parties};
 use crate::permissions::Permissions;
 
-/// How long its tokens live.
+/// How long its tokens are valid, in seconds.
 pub(crate) const TOKEN_S: u64 = 900;
 
 /// The policies that the project ships.
@@ -36,7 +36,7 @@ const POLICIES: &[(&str, &str)] = &[
     ("rpc.test.toml", include_str!("../policies/rpc.test.toml")),
 ];
 
-/// The folder, and the keys in it.
+/// A setup: its folder, and the keys in it.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     folder: PathBuf,
@@ -52,11 +52,11 @@ pub(crate) const SERVICE_USER: &str = "service";
 pub(crate) const TOOLS_USER: &str = "tools";
 /// The broker's user for the bare requests of `sealwire bench`. No agent has its name: it has a dot.
 pub(crate) const BENCH_USER: &str = "sealwire.bench";
-/// A broker's user who may do anything there, as whoever runs the broker can.
+/// A broker user with all permissions, like those of the broker's operator.
 pub(crate) const MALLORY: &str = "mallory";
 
 impl Sandbox {
-    /// Makes the keys, and the files that do not depend on where the broker is.
+    /// Creates the keys, and the files that do not depend on the broker's address.
     pub(crate) fn new(folder: &Path) -> Result<Self, Failure> {
         let users = AGENTS.iter().map(|(name, ..)| *name).chain([SERVICE_USER, TOOLS_USER, MALLORY]);
         let sandbox = Self {
@@ -82,18 +82,18 @@ impl Sandbox {
         broker_config(self.passwords.iter().map(|(user, password)| (*user, password.as_str())))
     }
 
-    /// Writes what depends on the broker's address: the configuration and the credentials.
+    /// Writes the files that depend on the broker's address: the configuration and the credentials.
     pub(crate) fn connect_to(&self, url: &str) -> Result<(), Failure> {
-        // A second of skew instead of five: all clocks are one here, and the guard vouches for messages the sooner.
+        // A second of skew instead of five: there is only one clock here, and the guard can vouch for messages sooner.
         let config = format!(
-            "# A throw-away set-up of the demonstration service.\n\
+            "# A throw-away setup of the demonstration service.\n\
              environment = \"{ENVIRONMENT}\"\nservice = \"{SERVICE}\"\n\n\
              [nats]\nurls = [\"{url}\"]\nuser = \"{SERVICE_USER}\"\npassword_file = \"nats.password\"\n\n\
              [keys]\nring = \"ring.json\"\nservice_key = \"service-key.json\"\ndenylist = \"denylist.json\"\n\n\
              [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\n\
              [policy]\nfolder = \"policies\"\n\n\
              [replay]\nguard = \"local\"\nskew_s = 1\nstate = \"{STATE}\"\n\
-             # `sealwire bench` is to measure the service, and not what one agent is granted of it.\n\
+             # High limits, so that `sealwire bench` measures the service and not the limits for one agent.\n\
              per_agent = 1000000\ntotal = 2000000\n\n\
              [limits]\nagent_per_second = 1000000\nagent_burst = 1000000\nagent_in_flight = 4096\n"
         );
@@ -107,7 +107,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Writes new tokens for all agents. They live for 15 minutes.
+    /// Writes new tokens for all agents, valid for 15 minutes.
     pub(crate) fn refresh_tokens(&self) -> Result<(), Failure> {
         for agent in &self.parties.agents {
             let token = self.token(agent.name.as_str(), agent.roles, TOKEN_S)?;
@@ -122,12 +122,12 @@ impl Sandbox {
         parties::token(&self.parties.issuer, subject, roles, ttl_s)
     }
 
-    /// The key of an agent, once more.
+    /// A copy of an agent's key.
     pub(crate) fn key(&self, agent: &str) -> Result<AgentKey, Failure> {
         self.parties.key(agent)
     }
 
-    /// As whom a user connects to the broker.
+    /// The broker login of a user.
     pub(crate) fn bus(&self, url: &str, user: &str) -> BusConfig {
         BusConfig {
             user: Some(user.to_owned()),
@@ -167,7 +167,7 @@ impl Sandbox {
     }
 }
 
-/// The broker's configuration with these users, by name and password.
+/// The broker's configuration with these users, given by name and password.
 pub(crate) fn broker_config<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut users = String::new();
     for (user, password) in all {
@@ -181,7 +181,7 @@ pub(crate) fn broker_config<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -
         // Writing to a string cannot fail.
         let _ = writeln!(users, "  {{ user: \"{user}\", password: \"{password}\", permissions: {permissions} }}");
     }
-    // An account of their own, so that no JetStream is near: the server's default account would have it.
+    // The users get their own account, so that they cannot reach JetStream, which the server's default account has.
     format!(
         "max_payload: 262144\nmax_subscriptions: 64\nmax_connections: 256\n\
          accounts {{ SEALWIRE {{ users: [\n{users}] }} }}\n"

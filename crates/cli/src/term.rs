@@ -1,12 +1,11 @@
-//! Texts made safe for a terminal. Text that came from elsewhere may hold sequences that move the cursor, rename the
-//! window or turn the reading direction.
+//! Makes texts safe for a terminal: a text from elsewhere may contain sequences that move the cursor, rename the window or reverse
+//! the reading direction.
 //! Never changes what JSON means.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// JSON text in which such characters are written as `\u….` escapes. They can only stand inside strings, where the
-/// escape means the same.
+/// JSON text with such characters written as `\uXXXX` escapes. They can only occur inside strings, where the escape means the same.
 pub(crate) fn safe_json(text: &str) -> Cow<'_, str> {
     replace(text, |out, units| {
         for unit in units {
@@ -16,7 +15,7 @@ pub(crate) fn safe_json(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Plain text in which such characters are written as `\u{…}`.
+/// Plain text with such characters written as `\u{…}`.
 pub(crate) fn safe_text(text: &str) -> Cow<'_, str> {
     replace(text, |out, units| {
         for c in char::decode_utf16(units.iter().copied()).flatten() {
@@ -25,7 +24,7 @@ pub(crate) fn safe_text(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// JSON text over several lines, if it does not fit one line of a terminal. Numbers and strings stay as they were written.
+/// JSON text, spread over several lines if it does not fit one line of a terminal. Numbers and strings stay exactly as written.
 pub(crate) fn indented(text: &str) -> Cow<'_, str> {
     if text.chars().count() <= LINE {
         return Cow::Borrowed(text);
@@ -45,7 +44,7 @@ pub(crate) fn indented(text: &str) -> Cow<'_, str> {
             '{' | '[' => {
                 out.push(c);
                 while chars.next_if(char::is_ascii_whitespace).is_some() {}
-                // Empty ones stay in their line.
+                // Keep empty objects and arrays on one line.
                 match chars.next_if(|next| matches!(next, '}' | ']')) {
                     Some(end) => out.push(end),
                     None => {
@@ -97,8 +96,8 @@ fn replace(text: &str, escape: impl Fn(&mut String, &[u16])) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Control characters but line end and tab; and those that change the direction of writing or have no width
-/// (Unicode UAX #9, and the zero-width and tag characters).
+/// Control characters except line end and tab, and characters that change the direction of writing or have no width (Unicode
+/// UAX #9, and the zero-width and tag characters).
 fn is_unsafe(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')

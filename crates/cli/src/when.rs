@@ -29,7 +29,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(factor).map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
 }
 
-/// Reads a duration that can be the time between two things: one that is not zero.
+/// Reads a duration for use as an interval, which must not be zero.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("give a time above zero, such as 1s".to_owned()),
@@ -52,7 +52,7 @@ pub(crate) fn instant(text: &str) -> Result<u64, String> {
     u64::try_from(time.unix_timestamp()).map_err(|_| "that is before 1970".to_owned())
 }
 
-/// Reads a time as [`instant`] does, or a day and a time in UTC: the next one.
+/// Reads a time like [`instant`], or a day and a time in UTC, which means the next such time.
 pub(crate) fn instant_or_day(text: &str) -> Result<u64, String> {
     next_day(text, now_s()).map_or_else(|| instant(text).map_err(|why| format!("{why}, or 'sun 03:00' (UTC)")), Ok)
 }
