@@ -1,4 +1,4 @@
-//! The README's own commands and programs, typed as they stand there.
+//! The README's commands and programs, run unchanged.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -39,13 +39,13 @@ impl Drop for Ended {
     }
 }
 
-/// With stand-ins for `cargo run --bin …`: what it would build is what `cargo test` has built.
+/// With stand-ins for `cargo run --bin …`: `cargo test` has already built the programs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_minutes_to_your_own_service_and_client() {
     let blocks = blocks("Five minutes to your own service and client");
     let languages: Vec<&str> = blocks.iter().map(|block| block.info).collect();
     assert_eq!(languages, ["sh", "rust,no_run", "rust,no_run"]);
-    // The programs in the README are the examples, but for the first lines that say what they need.
+    // The programs in the README are the examples, except for the first lines that say what they need.
     for (block, example) in [(1, "hello_service.rs"), (2, "hello_client.rs")] {
         let example = std::fs::read_to_string(root().join("examples").join(example)).unwrap();
         let code = |text: &str| -> Vec<String> {
@@ -71,7 +71,7 @@ async fn five_minutes_to_your_own_service_and_client() {
     assert!(built.success());
 
     let folder = tempfile::tempdir().unwrap();
-    // Port 4222 may be somebody's.
+    // Port 4222 may be in use.
     let port = sealwire_testkit::free_port();
     let typed: Vec<String> = blocks[0]
         .lines
@@ -102,7 +102,7 @@ async fn five_minutes_to_your_own_service_and_client() {
             if client.status.success() {
                 return String::from_utf8(client.stdout).unwrap();
             }
-            // The broker, or the service, is not there yet.
+            // The broker or the service is not up yet.
             assert!(Instant::now() < deadline, "{script}: {}", text(&client));
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -115,7 +115,7 @@ async fn five_minutes_to_your_own_service_and_client() {
     assert!(!log.contains('\u{1b}'), "colours are for terminals: {log:?}");
     assert!(took < Duration::from_secs(60), "{took:?}");
 
-    // One more of everything, as it was printed, and as the project's own README has it.
+    // What to add next, as printed, and as in the project's own README.
     let said = text(&made);
     let more =
         |what: &str| said.lines().find_map(|line| line.trim_start().strip_prefix(what)).unwrap().trim().to_owned();
@@ -138,7 +138,7 @@ async fn five_minutes_to_your_own_service_and_client() {
     }
 }
 
-/// What people copy. Their disk may be full, or their terminal gone.
+/// People copy these programs. Their disk may be full, or their terminal gone.
 #[test]
 #[cfg(target_os = "linux")]
 fn programs_whose_output_nobody_takes_go_on_and_end_as_they_would() {
@@ -156,7 +156,7 @@ fn programs_whose_output_nobody_takes_go_on_and_end_as_they_would() {
     let init = format!("sealwire init . --port {}", sealwire_testkit::free_port());
     assert!(shell(&init, folder.path()).output().unwrap().status.success());
     let mut service = run("service");
-    // It says that it waits for its broker.
+    // It prints that it waits for its broker.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(service.0.try_wait().unwrap(), None);
 }
@@ -179,7 +179,7 @@ fn a_first_policy_is_one() {
     assert!(text(&explained).contains("forbidden by `role.calculator.deny`"), "{}", text(&explained));
 }
 
-/// Every test that the README and the other pages name exists.
+/// Checks that every test named in the README and the other pages exists.
 #[test]
 fn every_named_test_is_there() {
     let files = |folder: &str, ending: &str| -> Vec<PathBuf> {
@@ -202,13 +202,13 @@ fn every_named_test_is_there() {
         }
     }
     assert!(named >= 20, "{named}");
-    // Names of tests on the other pages: words of four parts or more. Names of keys look alike; the page of these is
+    // On the other pages, words of four parts or more are names of tests. Names of keys look alike; the page with these is
     // generated, and names no test.
     for page in pages.iter().filter(|page| !page.ends_with("configuration.md")) {
         let text = std::fs::read_to_string(page).unwrap();
         let parts = |word: &str| word.split('_').filter(|part| !part.is_empty()).count();
         let words = text.split('`').skip(1).step_by(2).filter(|word| parts(word) > 3);
-        // What is in capitals is a constant of some protocol.
+        // A name in capitals is a constant of some protocol.
         let of_name = |byte: u8| byte == b'_' || byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let is_name = |word: &&str| word.bytes().all(of_name);
         for name in words.filter(is_name) {
@@ -219,7 +219,7 @@ fn every_named_test_is_there() {
     assert!(named >= 30, "{named}");
 }
 
-/// Every file that the pages for maintainers name is there, and has what they say is in it.
+/// Checks that every file named in the pages for maintainers exists, and contains what they say.
 #[test]
 fn every_named_file_is_there() {
     let mut named = 0;
@@ -252,7 +252,7 @@ fn every_named_file_is_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_commands_to_try_against_dev() {
     let folder = tempfile::tempdir().unwrap();
-    // The server is found or fetched before, with this machine's cache.
+    // The server is found or downloaded first, with this machine's cache.
     let server = sealwire_testkit::found().path.clone();
     let dev = shell("exec sealwire dev", folder.path())
         .env("SEALWIRE_NATS_SERVER", server)
@@ -263,7 +263,7 @@ async fn the_commands_to_try_against_dev() {
     let mut dev = Ended(dev);
     let (tell, ready) = tokio::sync::oneshot::channel();
     let stdout = dev.0.stdout.take().unwrap();
-    // Reads to the end: a command whose output nobody reads any more ends.
+    // Read to the end: a command ends if nobody reads its output any more.
     std::thread::spawn(move || {
         use std::io::BufRead as _;
         let mut tell = Some(tell);

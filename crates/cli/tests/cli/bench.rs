@@ -1,4 +1,4 @@
-//! `sealwire bench`: what it counts is what the service did, an error is no answer, and a stall is charged for all that it kept
+//! `sealwire bench`: it counts what the service did, an error is not an answer, and a stall is charged for every call that it kept
 //! waiting.
 
 use std::process::Command;
@@ -20,20 +20,20 @@ use sealwire_testkit::{SOON, within};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// As much as a machine can call.
+/// Limits high enough for as many calls as a machine can make.
 const UNBOUNDED: &str = "per_agent = 1000000\ntotal = 2000000\n[limits]\nagent_per_second = 1000000\nagent_burst = 1000000\n\
     agent_in_flight = 4096\n";
 
-/// What the methods here have seen.
+/// What the methods below have counted.
 struct Seen {
     /// How often `test/count` ran, with a number of bytes as its only parameter or without.
     count: AtomicU64,
     bytes: AtomicU64,
-    /// How often `test/stall` and `test/hang` were begun.
+    /// How often `test/stall` and `test/hang` have begun.
     begun: watch::Sender<u64>,
 }
 
-/// The call of `test/stall` that takes [`STALL`]. The first one is that which `bench` begins with.
+/// The call of `test/stall` that takes [`STALL`]. The very first call is the trial call that `bench` makes.
 const STALLS: u64 = 20;
 const STALL: Duration = Duration::from_secs(2);
 
@@ -88,7 +88,7 @@ fn number(told: &Value, name: &str) -> u64 {
     told[name].as_u64().unwrap_or_else(|| panic!("no {name} in {told}"))
 }
 
-/// All that the command has called, with the one that it begins with.
+/// All calls of the command, including its trial call.
 fn called(told: &Value) -> u64 {
     number(told, "calls") + number(told, "warmup_calls") + 1
 }
@@ -131,7 +131,7 @@ async fn what_is_counted_is_what_the_method_did() {
     let payload = ["test/count", r#"["{payload}","{payload}"]"#, "--payload=300", "--rate=50/s", "--json"];
     let told = run(&bench, &[&payload[..], &["--duration=2s", "--warmup=200ms"]].concat()).ok().json();
     assert_eq!((called(&told), seen.bytes.load(Ordering::SeqCst)), (count(), 600), "{told}");
-    // 2.2 s at 50 a second, and the first one.
+    // 2.2 s at 50 a second, and the trial call.
     assert_eq!((called(&told) + number(&told, "not_begun"), &told["latency_from"]), (111, &json!("due")), "{told}");
     bench.end().await;
 }
@@ -150,7 +150,7 @@ async fn calls_that_are_denied_are_errors_and_have_no_latency() {
     assert_eq!(told["calls_per_s"], json!(0.0), "an error is no answer: {told}");
     let ran = run(&bench, &words);
     assert!(ran.code == 10 && ran.stdout.contains("times: permission denied (-32002)"), "{ran:?}");
-    // Of a batch, each entry counts for itself.
+    // Each entry of a batch counts as a call.
     let mixed = ["test/stall", "[1]", "--batch=3", "--duration=300ms", "--json"];
     let ran = run(&bench, &mixed);
     assert_eq!((ran.code, &ran.json()["errors"][0]["count"]), (21, &ran.json()["calls"]), "{ran:?}");
@@ -158,8 +158,8 @@ async fn calls_that_are_denied_are_errors_and_have_no_latency() {
     bench.end().await;
 }
 
-/// With one in flight, a method that stalls once for two seconds answers a single call slowly; but it has kept all those waiting that were
-/// due meanwhile. Counted from when they are sent, nine in ten calls would seem to take no time.
+/// With one call in flight, a method that stalls once for two seconds answers a single call slowly, but keeps all those waiting that fall
+/// due meanwhile. If latency counted from when calls are sent, nine in ten would seem to take no time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stall_is_charged_for_all_calls_that_were_due_meanwhile() {
     let (bench, _) = stage().await;
@@ -173,7 +173,7 @@ async fn a_stall_is_charged_for_all_calls_that_were_due_meanwhile() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rate_that_the_service_does_not_hold_is_told() {
     let (bench, _) = stage().await;
-    // Each takes at least 150 ms, so that of a hundred that are due hardly ten are begun.
+    // Each takes at least 150 ms, so of a hundred calls that are due, hardly ten begin.
     let job = ["test/job", "--rate=100/s", "--in-flight=1", "--duration=1s", "--warmup=0ms"];
     let told = run(&bench, &[&job[..], &["--json"]].concat()).ok().json();
     assert_eq!(number(&told, "calls") + number(&told, "not_begun"), 100, "{told}");
@@ -213,7 +213,7 @@ async fn a_signal_ends_it_with_what_was_measured_though_calls_or_the_broker_hang
     for is_silent in [false, true] {
         let (mut bench, seen) = stage().await;
         let words = ["bench", "--creds", "planner.creds.json", "demo", "test/hang", "--in-flight=4", "--json"];
-        // Far longer than anybody waits here.
+        // Far longer than this test waits.
         let long = ["--duration=1h", "--warmup=0ms", "--deadline=10m"];
         let mut child = spawn(&bench.shell, &[&words[..], &long].concat());
         let mut stdout = heard(child.stdout.take().unwrap());
@@ -297,7 +297,7 @@ async fn what_cannot_be_measured_is_told_before_anything_is() {
         let ran = run(&bench, words).fails(code, &[why]);
         assert!(!ran.stderr.contains("eyJ"), "a token is quoted: {ran:?}");
     }
-    // What needs the broker to be found out made one call; all else none.
+    // Mistakes that only the broker reveals cost one call; all others none.
     assert!(seen.count.load(Ordering::SeqCst) <= 3);
     bench.run(&["bench", "nobody", "test/count"]).fails(20, &["nobody listens on", "--wait 10s"]);
     Shell::new().run("bench demo math/add").fails(2, &["--creds"]);

@@ -41,7 +41,7 @@ impl Bench {
         Self::start_with("", |router| router).await
     }
 
-    /// With `more` below `[replay]` in the configuration, and other methods beside its own.
+    /// With `more` below `[replay]` in the configuration, and further methods.
     pub(crate) async fn start_with(
         more: &str,
         methods: impl FnOnce(Router<demo_methods::Demo>) -> Router<demo_methods::Demo>,
@@ -147,7 +147,7 @@ async fn batches_notifications_and_raw_payloads_get_what_they_deserve() {
     assert_eq!(ran.stdout, "math/add    5\nmath/reset  error: permission denied (-32002)\nmath/mul    6\n");
     assert!(ran.stderr.contains("2 notifications"), "{ran:?}");
     let ran = bench.run(&["batch", "demo", "--json", entries]);
-    // The shape of an error is the same wherever it stands.
+    // An error has the same shape everywhere.
     let mut error = bench.run(&["call", "demo", "math/reset", "--json"]).error();
     error.as_object_mut().unwrap().remove("help");
     let denied = json!({ "method": "math/reset", "error": error });
@@ -161,7 +161,7 @@ async fn batches_notifications_and_raw_payloads_get_what_they_deserve() {
 
     let ran = bench.run(&["notify", "demo", "log/append", r#"{"msg":"hello"}"#]).ok();
     assert!(ran.stdout.contains("nobody says"), "{ran:?}");
-    // Two of each batch above, and the one alone. A notification may be overtaken by a call that is sent after it.
+    // Two from each batch above, and the single one. A call that is sent after a notification may overtake it.
     let started = Instant::now();
     loop {
         let ran = bench.run(&["call", "demo", "log/append", r#"{"msg":"last"}"#]).ok();
@@ -204,13 +204,13 @@ async fn what_goes_wrong_says_what_to_do() {
     }
     bench.run(&["notify", "demo", "math add"]).fails(30, &["not a method name"]);
     bench.run(&["batch", "demo", r#"[{"method":"math add"}]"#]).fails(30, &["not a method name"]);
-    // Words left out, and words that were not quoted.
+    // Missing words, and words that were not quoted.
     let missing = ["SERVICE is missing", "sealwire call demo math/add '[2,3]'"];
     bench.run(&["call", "math/add", "[2,3]"]).fails(30, &missing);
     bench
         .run(&["notify", "log/append", "{}"])
         .fails(30, &["SERVICE is missing", "sealwire notify demo log/append '{}'"]);
-    // The two words in the wrong order; and an object as a shell leaves it without quotes.
+    // Service and method in the wrong order; and an unquoted object as a shell passes it on.
     bench.run(&["call", "math/add", "demo", "[2,3]"]).fails(30, &["sealwire call demo math/add '[2,3]'"]);
     bench.run(&["call", "demo", "math/add", "a:2", "b:x"]).fails(30, &[r#"'{"a": 2, "b": "x"}'"#]);
     bench.run(&["call", "demo", "math/add", "2", "3"]).fails(30, &["'[2, 3]'"]);
@@ -246,7 +246,7 @@ async fn what_goes_wrong_says_what_to_do() {
     let print = "the token is bound to the thumbprint `0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I`, and the key in use, \
                  `planner.k1`, has none: it is an HMAC key";
     bench.run(&call).fails(22, &[print]);
-    // Each line of a repeated call has the reason, too.
+    // Each line of a repeated call gives the reason, too.
     let ran = bench.run(&[&call[..], &["--every", "10ms", "--times", "2"]].concat());
     assert_eq!((ran.code, ran.stdout.matches(print).count()), (22, 2), "{ran:?}");
     shell.run(&format!("{issue} --subject scout")).ok();
@@ -258,14 +258,14 @@ async fn what_goes_wrong_says_what_to_do() {
     shell.run("keys new-agent ghost --service dev/demo=ghosts.ring.json").ok();
     let creds = shell.read("ghost.creds.json").replace("nats://127.0.0.1:4222", &bench.server.url());
     shell.write("ghost.creds.json", &creds);
-    // A busy machine may take longer than what is just now.
+    // On a busy machine, the token may no longer count as made just now.
     let told = (0..5).any(|_| {
         shell.run("token issue --key token-key.json --subject ghost --audience dev/demo --out ghost.jwt").ok();
         let ran = shell.run_args(&["call", "--creds", "ghost.creds.json", "demo", "math/add"]).fails(22, &["-32010"]);
         ran.stderr.contains("made just now") && ran.stderr.contains("try again")
     });
     assert!(told);
-    // The time it was given is for waiting and asking together.
+    // The given time covers waiting and asking together.
     let in_time = (0..5).any(|_| {
         let started = Instant::now();
         let ran = shell.run_args(&["ping", "demo", "--creds", "ghost.creds.json", "--within", "4s"]);
@@ -273,14 +273,14 @@ async fn what_goes_wrong_says_what_to_do() {
     });
     assert!(in_time);
 
-    // The broker: nobody there, and an address that is none.
+    // The broker: nobody listens there, and an invalid address.
     let elsewhere = |url: &str| {
         shell.write("planner.creds.json", &shell.read("planner.creds.json").replace(&bench.server.url(), url));
         let ran = bench.run(&call);
         shell.write("planner.creds.json", &shell.read("planner.creds.json").replace(url, &bench.server.url()));
         ran
     };
-    // At once, and not after the deadline: that would say so.
+    // At once, not after the deadline, which would be reported as such.
     elsewhere("nats://127.0.0.1:1").fails(20, &["nats://127.0.0.1:1", "is it running"]);
     elsewhere("not a url").fails(30, &["urls[0]", "nats://host:port"]);
     let said = elsewhere("nats://planner:hunter2@127.0.0.1:1").fails(30, &["urls[0]", "password_file"]);
@@ -301,13 +301,13 @@ async fn what_takes_longer_than_a_second_says_what_it_waits_for() {
     assert!(log.starts_with(&format!("{waits}\n")) && log.matches(waits).count() == 1, "{log:?}");
     let json = bench.shell.run_args(&[&call[..], &["--json"]].concat()).fails(20, &[]).stderr;
     assert_eq!(json.lines().count(), 1, "{json:?}");
-    // What is done at once has no line.
+    // No line for what is done at once.
     let quick = on_terminal(&bench.shell, &["call", "--creds", "planner.creds.json", "demo", "math/add", "[2,3]"], &[]);
     assert_eq!(quick, "5\n");
     bench.end().await;
 }
 
-/// "Nobody listens" is unsigned, so a call that heard it may have run. What waits for a service asks what runs nothing.
+/// "Nobody listens" is unsigned, so a call that gets it may have run. Waiting for a service therefore uses a request that runs nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_comes_late_is_waited_for_and_called_once() {
     let bench = Bench::start().await;
@@ -318,7 +318,7 @@ async fn a_service_that_comes_late_is_waited_for_and_called_once() {
     let client = bench.server.client().await;
     let mut heard = within(SOON, client.subscribe("rpc.v1.late.planner")).await.unwrap();
     let mut calls = Vec::new();
-    // Neither a service that is too busy nor one that knows the agent is waited for.
+    // No waiting for a service that is too busy, nor for one that knows the agent.
     let hint = r#"{"jsonrpc":"2.0","error":{"code":-32014,"message":"overloaded"},"id":null}"#;
     while let Ok(Some(message)) = tokio::time::timeout(Duration::from_secs(4), heard.next()).await {
         client.publish(message.reply.unwrap(), hint.into()).await.unwrap();
@@ -385,7 +385,7 @@ async fn running_service_takes_up_rotated_retired_and_revoked_keys() {
     let shell = &bench.shell;
     let call = ["call", "demo", "math/add", "[1,2]"];
     let issue = "token issue --key token-key.json --subject planner --audience dev/demo --role calc --out planner.jwt";
-    // The service looks at its files twice a second.
+    // The service checks its files twice a second.
     let soon = |expected: i32| {
         let started = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! What `sealwire setup` writes, how far each of its users gets at a real broker, and services that run from the same files.
+//! What `sealwire setup` writes, what each of its users can do at a real broker, and services that run from the same files.
 
 mod agreement;
 mod gate;
@@ -16,7 +16,7 @@ use sealwire_testkit::SOON;
 use sealwire_testkit::raw::RawConnection;
 use serde_json::Value;
 
-/// Every file, with its text.
+/// All files, with their texts.
 fn files(shell: &Shell) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     for folder in shell.files() {
@@ -28,7 +28,7 @@ fn files(shell: &Shell) -> BTreeMap<String, String> {
     files
 }
 
-/// The secret texts in a file, by the names that they have there.
+/// The secret texts in a file, by their names.
 fn secrets(name: &str, text: &str) -> Vec<String> {
     let json = || serde_json::from_str::<Value>(text).unwrap();
     let at = |pointers: &[&str]| -> Vec<String> {
@@ -69,7 +69,7 @@ fn every_secret_is_in_one_file_that_only_its_owner_can_read() {
         }
     }
     // Three brokers' keys; two users of each service, its key and three derived keys; five agents with a user each; the
-    // tools; the issuer; one token; of the door its certificate's key, that of its tokens, and what seals.
+    // tools; the issuer; one token; the door's certificate key, its token key and its seal key.
     assert_eq!(count, 3 + 2 * (2 + 1 + 3) + 5 * 2 + 1 + 1 + 1 + 3);
     for folder in shell.files() {
         assert_eq!(shell.mode(&folder), 0o700, "{folder}");
@@ -84,7 +84,7 @@ fn every_secret_is_in_one_file_that_only_its_owner_can_read() {
     );
 }
 
-/// The files that differ between two states of a set-up.
+/// The files that differ between two states of a setup.
 fn changed(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     names.into_iter().filter(|name| before.get(*name) != after.get(*name)).cloned().collect()
@@ -104,7 +104,7 @@ fn a_whole_set_up_stays() {
     );
 }
 
-/// Keys that were made anew would have the ids of keys that may be revoked, and the denylist would be empty.
+/// New keys would have the ids of keys that may be revoked, and the denylist would be empty.
 #[test]
 fn a_set_up_that_lost_a_folder_is_refused_and_left_alone() {
     let shell = Shell::new();
@@ -118,7 +118,7 @@ fn a_set_up_that_lost_a_folder_is_refused_and_left_alone() {
             shell.run("setup cluster --out .").fails(30, &["is incomplete", lost, "restore it from a backup"]);
         shell.run("setup service ledger --out .").fails(30, &["is incomplete", lost]);
         assert_eq!(changed(&before, &files(&shell)), [""; 0], "{refused:?}");
-        // Another set-up's folder does not fill the gap.
+        // Another setup's folder does not fill the gap.
         let status = std::process::Command::new("cp").arg("-R").arg(other.path(lost)).arg(shell.path(lost)).status();
         assert!(status.unwrap().success());
         shell.run("setup cluster --out .").fails(30, &["is incomplete", lost]);
@@ -139,7 +139,7 @@ fn a_set_up_that_lost_a_folder_is_refused_and_left_alone() {
 fn renewed_certificates_leave_keys_key_ids_and_denylists_alone() {
     let shell = Shell::new();
     shell.run("setup cluster --out .").ok();
-    // What was revoked stays so.
+    // Revoked keys stay revoked.
     shell.run("keys revoke teller.k1 --ring demo/ring.json --denylist demo/denylist.json").ok();
     shell.run("token revoke --sub auditor --denylist bank/denylist.json").ok();
     let before = files(&shell);
@@ -162,7 +162,7 @@ fn renewed_certificates_leave_keys_key_ids_and_denylists_alone() {
     assert_eq!(changed.iter().filter(|name| name.ends_with("cert.pem")).count(), 4);
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
     assert!(shell.read_json("nats-1/set-up.json")["until"].as_u64().unwrap() > now + 300 * 86_400);
-    // The old authority is still trusted, so that brokers and clients can be restarted one by one; not the one before it.
+    // The previous authority is still trusted, so that brokers and clients can be restarted one by one; the one before it is not.
     let authority = &after["demo/ca.pem"];
     assert!(authority.ends_with(&before["demo/ca.pem"]) && authority.matches("BEGIN").count() == 2, "{authority}");
     assert!(shell.run("setup cluster --out . --json").ok().json()["renewed"] == false);
@@ -195,10 +195,10 @@ fn a_service_is_added_and_nobody_elses_keys_are_touched() {
         assert_eq!(old["service_keys"]["demo"], new["service_keys"]["demo"], "{name}");
         assert_eq!(new["service_keys"]["ledger"][0]["kid"], "svc:dev/ledger:1", "{name}");
     }
-    // The brokers know its two users, in the right accounts, beside the ones that they knew.
+    // The brokers know its two users, in the right accounts, in addition to the old ones.
     let (old, new) = (&before["nats-1/users.conf"], &after["nats-2/users.conf"]);
     assert!(old.lines().all(|line| new.contains(line)) && new.contains("GUARD_ledger {"), "{new}");
-    // An agent's key that one service has revoked is not admitted by the next; a denied one is denied there, too.
+    // The next service does not admit an agent's key that another has revoked, and denies a key that another denies.
     let ring = shell.read_json("ledger/ring.json");
     let kids: Vec<&str> = ring["keys"].as_array().unwrap().iter().map(|key| key["kid"].as_str().unwrap()).collect();
     assert_eq!(kids, ["planner.k1", "operator.k1", "auditor.k1", "door.k1"]);
@@ -208,14 +208,14 @@ fn a_service_is_added_and_nobody_elses_keys_are_touched() {
     for taken in ["tokens", "nats-1", "policies", "door"] {
         shell.run(&format!("setup service {taken} --out .")).fails(30, &["cannot be named"]);
     }
-    // The next start of the set-up does not know of it, and leaves it.
+    // The next start of the setup does not know about it, and leaves it alone.
     assert!(!shell.run("setup cluster --out .").ok().stdout.contains("new"));
     assert_eq!(after["ledger/ring.json"], shell.read("ledger/ring.json"));
     let more = shell.run("setup cluster --out . --service demo --service fourth").ok();
     assert!(more.stdout.contains("the service fourth is new"), "{more:?}");
 }
 
-/// Of two that had read the same users, one would bring back whom the other has removed.
+/// If two commands had read the same users, one would bring back the user that the other has removed.
 #[test]
 fn commands_on_one_set_up_take_turns() {
     let shell = Shell::new();
@@ -232,7 +232,7 @@ fn commands_on_one_set_up_take_turns() {
             })
             .collect::<Vec<_>>()
     };
-    // One makes it, the other finds it.
+    // One creates the setup, the other finds it.
     let said = at_once(&["setup cluster --out s"; 2]).concat();
     assert!(said.contains("made a new setup") && said.contains("the setup in s stays"), "{said}");
     assert_eq!(shell.read("s/planner/ca.pem"), shell.read("s/demo/ca.pem"));
@@ -246,12 +246,12 @@ fn commands_on_one_set_up_take_turns() {
     let users = shell.read("s/nats-3/users.conf");
     assert!(users.contains("GUARD_one {") && users.contains("GUARD_two {"), "{users}");
     assert!(!users.contains("auditor") && !users.contains("teller"), "{users}");
-    // Whichever came first.
+    // No matter which came first.
     let services = &shell.read_json("s/issuer/set-up.json")["services"];
     let all = [["demo", "bank", "one", "two"], ["demo", "bank", "two", "one"]];
     assert!(all.iter().any(|all| *services == serde_json::json!(all)), "{services}");
 
-    // Nothing is changed beside one that does not end. The two need share but one folder: each container has a base of its own.
+    // Nothing changes while another command hangs. The two need to share only one folder: each container has its own base folder.
     let held = "s/operator";
     let lock = std::fs::File::open(shell.path(held)).unwrap();
     lock.try_lock().unwrap();
@@ -261,7 +261,7 @@ fn commands_on_one_set_up_take_turns() {
     assert_eq!(shell.read("s/operator/users.json"), before);
 }
 
-/// Its tools are the methods, and nobody has approved one yet.
+/// Its tools are the methods, none of them approved yet.
 #[test]
 fn a_service_in_front_of_a_server_of_mcp_is_set_up_as_the_others_are() {
     let shell = Shell::new();
@@ -278,17 +278,17 @@ fn a_service_in_front_of_a_server_of_mcp_is_set_up_as_the_others_are() {
     shell.run("setup service more --out . --mcp https://more-mcp/mcp").ok();
     assert!(config("more").contains("url = \"https://more-mcp/mcp\""));
     shell.run("setup service last --out . --mcp more-mcp").fails(2, &["--mcp"]);
-    // The door leads to those that it was made with; what its operator has made of that stays.
+    // The door exposes the services it was created with; the operator's changes stay.
     let door = shell.read("door/door.toml");
     assert_eq!(door.matches("[[door.expose]]").count(), 3, "{door}");
-    // Each takes tokens of the door's for others, and the door none of its own.
+    // Each service takes the door's tokens for other callers; the door has none for itself.
     for name in ["demo", "bank", "wiki", "more"] {
         assert!(config(name).contains("require = { \"act.sub\" = \"door\" }"), "{name}");
     }
     shell.run("door --config door/door.toml --check").ok();
 }
 
-/// A broker that runs reads its users again; then the new service serves, with a guard of its own.
+/// A running broker reloads its users; then the new service serves, with its own guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_is_added_while_the_brokers_run() {
     let gate = Gate::open().await;
@@ -331,7 +331,7 @@ async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {
         assert!(Instant::now() < deadline, "{:?}", shell.run_args(&call));
         std::thread::sleep(Duration::from_millis(100));
     }
-    // The next service that is added leaves it its user, and says how to let it in.
+    // Adding the next service keeps the agent's user, and prints how to let the agent in.
     let said = shell.run("setup service ledger --out .").ok().stdout;
     let (first, second) = (asked["nkey"].as_str().unwrap(), "replaced");
     assert!(shell.read("nats-1/users.conf").contains(first));
@@ -347,7 +347,7 @@ async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {
     assert!(owners("ledger/ring.json").contains(&"robot".to_owned()));
     shell.run("setup service audit --out . --json").ok();
 
-    // A new key pair for the broker, in the place of the first.
+    // A new key pair for the broker replaces the first.
     let again =
         format!("keys request robot --environment dev --nkey --out {second}.creds.json --request {second}.request");
     let again = shell.run(&format!("{again} --json")).ok().json();
@@ -358,7 +358,7 @@ async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {
     with_request(&format!("{replace} --replace")).ok();
     let users = shell.read("nats-1/users.conf");
     assert!(users.contains(again["nkey"].as_str().unwrap()) && !users.contains(first));
-    // Without a user it is cut off where it is, and cannot come back.
+    // Without its user, the agent is disconnected and cannot come back.
     let removed = shell.run("setup remove-agent robot --out .").ok();
     for service in ["demo", "ledger"] {
         assert!(
@@ -388,7 +388,7 @@ fn an_agent_of_another_environment_gets_no_user() {
     assert_eq!(changed(&before, &files(&shell)), [""; 0]);
 }
 
-/// The brokers see every token: stolen, it is of no use.
+/// The brokers see every token, so a stolen one must be useless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clusters_tokens_are_bound_to_keys_and_others_are_refused() {
     let gate = Gate::open().await;
@@ -401,7 +401,7 @@ async fn the_clusters_tokens_are_bound_to_keys_and_others_are_refused() {
     assert_eq!(gate.shell.run_args(&call).code, 22, "a token that anybody could use");
     gate.shell.run(&format!("{issue} --cnf-kid teller.k1 --out tokens/planner.jwt")).ok();
     assert_eq!(gate.shell.run_args(&call).code, 22, "a token of another key");
-    // After a rotation whoever issues the tokens learns the new key's id, and nothing else.
+    // After a rotation, the issuer of the tokens learns the new key's id, and nothing else.
     let rings = "--ring demo/ring.json --ring bank/ring.json";
     gate.shell.run(&format!("keys rotate planner/planner.creds.json {rings} --kid-file tokens/planner.kid")).ok();
     assert_eq!(gate.shell.read("tokens/planner.kid"), "planner.k2\n");
@@ -474,7 +474,7 @@ fn tokens_are_issued_again_and_again_until_told_to_stop() {
     issuing.terminate();
 }
 
-/// Tokens run out when nobody issues the next ones.
+/// Tokens expire if nobody issues the next ones.
 #[test]
 fn what_is_wrong_for_a_moment_ends_no_issuer_of_tokens() {
     use std::io::{BufRead as _, BufReader};
@@ -483,7 +483,7 @@ fn what_is_wrong_for_a_moment_ends_no_issuer_of_tokens() {
     let args =
         "token issue --key token-key.json --subject planner --audience dev/demo --cnf-kid-file kid --out planner.jwt";
     let args: Vec<&str> = args.split(' ').chain(["--every", "50ms"]).collect();
-    // From the beginning it is a mistake.
+    // A failure of the first token is an error.
     shell.run_args(&args).fails(30, &["`kid` holds no key id"]);
     shell.write("kid", "planner.k1\n");
     let mut issuing = shell.command(&args).stdout(Stdio::null()).spawn().unwrap();
@@ -501,7 +501,7 @@ fn what_is_wrong_for_a_moment_ends_no_issuer_of_tokens() {
     let said = log.next().unwrap().unwrap();
     assert!(said.contains("cannot issue a token") && said.contains("`kid` holds no key id"), "{said}");
     shell.write("kid", "planner.k2\n");
-    // One that began before may still be on its way.
+    // One that began before may still be in progress.
     std::thread::sleep(Duration::from_millis(200));
     std::fs::remove_file(shell.path("planner.jwt")).unwrap();
     until_issued();

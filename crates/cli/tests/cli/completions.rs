@@ -1,4 +1,4 @@
-//! Completions, asked as a shell asks, and manual pages.
+//! Completions, requested as a shell does, and manual pages.
 
 use std::collections::BTreeSet;
 
@@ -66,7 +66,7 @@ fn completions_know_commands_and_the_names_in_the_files_around() {
     assert!(!shell.files().contains(&"x".to_owned()), "a name was run");
 }
 
-/// Whoever may name a file where somebody types would have that name run when the line is sent.
+/// Otherwise anybody who can name a file where somebody types could have that name executed.
 #[test]
 fn names_of_files_that_a_shell_would_take_apart_are_not_offered() {
     let shell = Shell::new();
@@ -118,7 +118,7 @@ fn every_shell_has_a_script() {
     shell.run("completions tcsh").fails(2, &["bash"]);
 }
 
-/// It would do nothing, and say that it has done it.
+/// The command would do nothing, and report that it has.
 #[test]
 fn what_other_programs_ask_completions_with_turns_no_command_into_one() {
     let shell = Shell::new();

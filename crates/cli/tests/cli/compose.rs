@@ -1,4 +1,4 @@
-//! docker-compose.yml as it stands: up, watched, brokers and replicas killed, restarted, scaled, a key rotated, down.
+//! docker-compose.yml unchanged: brought up, watched, brokers and replicas killed, restarted, scaled, a key rotated, taken down.
 //!
 //! The base images are stand-ins made of this machine's packages, see the file `stand-ins`; the image of the project is
 //! built from them by the project's own Dockerfile. Where there is no Docker engine, one line says so; with CI=true that
@@ -21,19 +21,19 @@ use stack::{Stack, say};
 
 const ALL_BROKERS: [&str; 3] = ["nats-1", "nats-2", "nats-3"];
 
-/// How long a call waits where something is killed that its answer may have gone with.
+/// How long a call waits for its answer while something is killed that may take the answer along.
 const BRIEF: Duration = Duration::from_secs(3);
-/// The same where none may be lost. A machine that stalls takes seconds for an answer, and that is none that is lost; what has
-/// not come after so long does not come any more.
+/// The same while no answer may be lost. On a machine that stalls, an answer may take seconds without being lost; one that has
+/// not come after this long will not come.
 const PATIENT: Duration = Duration::from_secs(20);
-/// How often that is tried which a machine that stalls keeps from being seen.
+/// How often to retry something that a stalling machine hides.
 const TRIES: usize = 3;
 
 /// `cargo test -- --skip takes_minutes` leaves it out.
 mod takes_minutes {
     use super::*;
 
-    /// One test: what costs time is to have it all running.
+    /// One test, since starting everything is what takes time.
     #[test]
     fn compose_set_up_holds_through_kills_restarts_and_scaling() {
         let Some(stack) = Stack::up() else { return };
@@ -58,7 +58,7 @@ mod takes_minutes {
     }
 }
 
-/// Secrets, then brokers, then the service, then the agent: each when the one before it is ready.
+/// Secrets, then brokers, then the service, then the agent: each once the one before it is ready.
 fn started_in_order(stack: &Stack) {
     let state = |service: &str, replica, pointer: &str| {
         let state = stack.inspect(service, replica);
@@ -80,7 +80,7 @@ fn started_in_order(stack: &Stack) {
     }
 }
 
-/// Nobody is root, nothing but its volumes can be written, nothing is published.
+/// No container runs as root, can write anything but its volumes, or publishes a port.
 fn hardened(stack: &Stack) {
     let containers = [("init", 1), ("nats-1", 1), ("nats-2", 1), ("nats-3", 1), ("demo", 1), ("demo", 2), ("bank", 1)];
     let others = [("glossary", 1), ("glossary-mcp", 1), ("door", 1), ("issuer", 1), ("planner", 1)];
@@ -105,7 +105,7 @@ fn hardened(stack: &Stack) {
     assert_eq!(network[0]["Internal"], true);
     let network: Value = serde_json::from_str(&stack.docker(&["network", "inspect", &stack.name("callers")])).unwrap();
     assert_eq!(network[0]["Options"]["com.docker.network.bridge.enable_ip_masquerade"], "false");
-    // No shell, no package manager: nothing to run but the command itself.
+    // No shell and no package manager: the command itself is all there is to run.
     assert!(!stack.try_docker(&["exec", &stack.container("demo", 1), "sh", "-c", "true"]).0);
 }
 
@@ -116,7 +116,7 @@ fn encrypted_and_replicated(stack: &Stack) {
         assert_eq!(figures["cluster"]["tls_verify"], true);
         assert_eq!(figures["max_payload"], 262_144);
     }
-    // The brokers are asked one after the other: a guard that moves meanwhile is seen at two.
+    // The brokers are asked one after the other, so a guard that moves meanwhile may be seen at two.
     let connections = stack.wait_for("one connection of each replica's guard", || {
         let of = |broker| stack.monitor(broker, "connz?auth=true")["connections"].as_array().unwrap().clone();
         let all: Vec<Value> = ALL_BROKERS.into_iter().flat_map(of).collect();
@@ -165,7 +165,7 @@ fn agent_is_answered(stack: &Stack, pages: &mut Pages) {
     });
     assert!(pages.run(stack, "docker compose ps").contains("healthy"));
     for logs in ["logs --tail", "logs --follow"] {
-        // What goes on for ever is watched for some seconds, in which a machine that stalls may show nothing.
+        // A command that never ends is watched for some seconds, in which a stalling machine may show nothing.
         stack.wait_for("the agent's calls, by compose", || {
             let shown = pages.run(stack, logs);
             (shown.contains("  5  ") && shown.contains("message_id=")).then_some(())
@@ -193,7 +193,7 @@ fn rolling_restart_loses_nothing(stack: &Stack, pages: &mut Pages) -> Load {
         let load = load.finish();
         say(&format!("rolling restart under load: {load}"));
         stack.none_lost(&load);
-        // Where the machine stalls for seconds, no broker answers the guard, which refuses: that says nothing of restarts.
+        // If the machine stalls for seconds, no broker answers the guard, which refuses: that says nothing about restarts.
         if is_hardly_refused(&load) && load.results() > 500 {
             return load;
         }
@@ -214,8 +214,8 @@ fn killed_replica_costs_what_it_had_in_flight(stack: &Stack, pages: &mut Pages) 
     std::thread::sleep(Duration::from_secs(3));
     let load = load.finish();
     say(&format!("replica killed under load: {load}"));
-    // Each worker has one call in flight; the next one goes to the other replica. What the guard refuses where the machine stalls was not
-    // executed, and says nothing of the kill: see `is_hardly_refused`.
+    // Each worker has one call in flight; the next goes to the other replica. Calls that the guard refuses on a stalling machine were not
+    // executed, and say nothing about the kill: see `is_hardly_refused`.
     let stalled = |text: &str| text.contains("\"code\":-32014");
     let costs: Vec<_> = load.failures().filter(|(_, text)| !stalled(text)).collect();
     assert!(costs.len() <= 2 * load.workers, "{costs:?}");
@@ -226,20 +226,20 @@ fn killed_replica_costs_what_it_had_in_flight(stack: &Stack, pages: &mut Pages) 
     load
 }
 
-/// A broker that is told to stop hands over what it leads. Its clients find another one.
+/// A broker that is told to stop hands over the streams that it leads. Its clients find another broker.
 fn restarted_brokers_cost_no_call_its_answer(stack: &Stack, pages: &mut Pages) -> Load {
     let load = stack.load(BRIEF);
     pages.run(stack, "for broker in");
     let load = load.finish();
     say(&format!("rolling restart of the brokers under load: {load}"));
-    // While clients look for another broker, and the guard for its stream, calls are refused. Hardly any is lost in between.
+    // Calls are refused while clients look for another broker, and the guard for its stream. Hardly any are lost.
     let lost = load.failures().filter(|(kind, _)| *kind != Kind::Refused).count();
     assert!(lost <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
     assert!(load.results() > 500, "{load}");
     load
 }
 
-/// Until the clients have found another broker, and the guard another leader if it was that one, calls are refused.
+/// Calls are refused until the clients have found another broker and, if this one led it, the guard's stream has a new leader.
 fn killed_broker_is_missed_by_nobody(stack: &Stack, pages: &mut Pages) -> Load {
     let load = stack.load(BRIEF);
     std::thread::sleep(Duration::from_secs(1));
@@ -254,7 +254,7 @@ fn killed_broker_is_missed_by_nobody(stack: &Stack, pages: &mut Pages) -> Load {
     load
 }
 
-/// Refused before anything was done, or not known; never a wrong answer.
+/// The outcome is a refusal before anything ran, or unknown; never a wrong answer.
 fn only_refused_or_unknown(load: &Load) {
     for (kind, text) in load.failures() {
         assert!(matches!(kind, Kind::Refused | Kind::Unknown), "{kind:?} {text}");
@@ -262,7 +262,7 @@ fn only_refused_or_unknown(load: &Load) {
 }
 
 /// The worst node to lose: the one that leads the guard's stream. Until another one does, nobody can say what was seen
-/// before, and everything is refused. The agent keeps its connection or finds another broker.
+/// before, so everything is refused. The agent keeps its connection or finds another broker.
 fn killed_leader_is_replaced(stack: &Stack) -> Load {
     let stream = guard_stream(stack, "GUARD_demo");
     let leader = stream.pointer("/cluster/leader").unwrap().as_str().unwrap().to_owned();
@@ -280,7 +280,7 @@ fn killed_leader_is_replaced(stack: &Stack) -> Load {
     only_refused_or_unknown(&load);
     stack.docker(&["start", &stack.container(&leader, 1)]);
     stack.wait_healthy(&leader, 1);
-    // Its return may move the stream once more, and what is measured next is to have none of that.
+    // Its return may move the stream once more, which must not disturb the next measurement.
     let after = stack.load(BRIEF);
     std::thread::sleep(Duration::from_secs(4));
     after.wait_for_results_since(after.now(), 100, Duration::from_secs(40));
@@ -334,7 +334,7 @@ fn executed_once(stack: &Stack, load: &Load) {
     say(&format!("{} executions, none twice, for {} answered calls of the load", ids.len(), load.results()));
 }
 
-/// The stand-in of the toolchain compiles nothing, so what a real one would miss is looked for here.
+/// The stand-in for the toolchain compiles nothing, so look here for files that a real build would miss.
 #[test]
 fn what_the_source_includes_is_in_the_build_context() {
     let ignore = std::fs::read_to_string(root().join(".dockerignore")).unwrap();
@@ -349,7 +349,7 @@ fn what_the_source_includes_is_in_the_build_context() {
             let text = std::fs::read_to_string(&source).unwrap();
             for file in text.split("include_str!(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
                 included += 1;
-                // Links in the package lead out of it, so that it can be published with what it includes.
+                // Links in the package lead out of it, so that it can be published with the files that it includes.
                 let file = source.parent().unwrap().join(file).canonicalize().unwrap();
                 let name = file.strip_prefix(root).unwrap().components().next().unwrap().as_os_str().to_str().unwrap();
                 assert!(sent.contains(name), "{} includes {}", source.display(), file.display());

@@ -29,7 +29,7 @@ fn the_published_page_and_schema_are_what_the_command_prints() {
     }
 }
 
-/// The members of a schema, as [`walk::members`] tells those of a type.
+/// The members of a schema, in the form of [`walk::members`] for a type.
 fn members(schema: &Value, path: &str, found: &mut Members) {
     let list = |choices: &Value| format!("{:?}", serde_json::from_value::<Vec<String>>(choices.clone()).unwrap());
     let kind = match (schema.get("type").and_then(Value::as_str), schema.get("enum")) {
@@ -64,7 +64,7 @@ fn every_key_that_is_read_is_described_and_every_described_one_is_read() {
     }
 }
 
-/// A file in which every table stands that can, with nothing but what it must have.
+/// A configuration with every possible table, each with only its required members.
 fn base() -> Value {
     json!({
         "environment": "dev", "service": "math", "keys": { "ring": "ring.json" }, "policy": { "folder": "policies" },
@@ -83,12 +83,12 @@ fn base() -> Value {
 fn load(document: &Value) -> Result<Config, ConfigError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sealwire.toml");
-    // A password may stand in it.
+    // It may contain a password.
     sealwire::auth::write_secret(&path, &toml::to_string(document).unwrap(), true).unwrap();
     Config::load(&path)
 }
 
-/// Every key of a schema that `document` has the table of: where it stands, its name and its schema.
+/// Every key of a schema whose table is in `document`: its place, its name and its schema.
 fn keys(schema: &Value, document: &Value, at: &str, found: &mut Vec<(String, String, Value)>) {
     match document {
         Value::Array(items) => {
@@ -121,7 +121,7 @@ fn with(at: &str, name: &str, value: &Value) -> Value {
     document
 }
 
-/// The text of a configuration in force, without the folder that it was in.
+/// The text of an effective configuration, without the folder that it was in.
 fn in_force(document: &Value) -> String {
     let config = load(document).unwrap_or_else(|error| panic!("{error}: {document}"));
     let folder = config.policy.folder.parent().unwrap().display().to_string();
@@ -130,7 +130,7 @@ fn in_force(document: &Value) -> String {
 
 #[test]
 fn a_key_with_its_default_changes_nothing() {
-    // `None` until they are used; then the constant holds from which the page has them.
+    // `None` until they are used; then the constant applies that the page quotes.
     let late = [
         "leeway_s",
         "max_lifetime_s",
@@ -156,7 +156,7 @@ fn a_key_with_its_default_changes_nothing() {
         let now = in_force(&with(at, name, default));
         let text = default.to_string();
         let expected = if late.contains(&name.as_str()) && !at.ends_with("/limits") {
-            // Its own `None`, and nothing else, has become the value.
+            // Only its own `None` has become the value.
             now.replacen(&format!("{name}: Some({text})"), &format!("{name}: None"), 1)
         } else {
             now
@@ -189,7 +189,7 @@ fn numbers_at_the_ends_of_their_range_load_and_those_beyond_do_not() {
     assert!(error.contains("write 30 to 300") && error.contains("Clients sign for 30 s"), "{error}");
 }
 
-/// What a library that is not ours says of these documents; `None` where there is no Python.
+/// The verdicts of a third-party library on these documents; `None` without Python.
 fn verdicts(documents: &[Value]) -> Option<Vec<Option<String>>> {
     let script = root("crates/cli/tests/cli/configuration/judge.py");
     let mut judge = Command::new(sealwire_testkit::python::python()?);
@@ -204,7 +204,7 @@ fn verdicts(documents: &[Value]) -> Option<Vec<Option<String>>> {
 /// Every configuration, or part of one, that the documents and the command show or write.
 fn shown() -> Vec<(String, Value)> {
     let mut texts = Vec::new();
-    // Pictures show none.
+    // Pictures contain none.
     let is_text = |page: &PathBuf| page.extension().is_none_or(|extension| extension != "png");
     for page in sealwire_testkit::files_below(&root("docs")).into_iter().filter(is_text).chain([
         root("README.md"),
@@ -232,7 +232,7 @@ fn shown() -> Vec<(String, Value)> {
     let known = known["properties"].as_object().unwrap();
     let parsed = texts.into_iter().filter_map(|(place, text)| {
         let part: Map<String, Value> = toml::from_str(&text).ok()?;
-        // Policy files are shown, too.
+        // Some blocks are policy files.
         (!part.is_empty() && part.keys().all(|name| known.contains_key(name))).then_some((place, part))
     });
     parsed
@@ -252,7 +252,7 @@ fn what_the_schema_refuses_does_not_load_and_what_is_shown_anywhere_passes_both(
     }
     let mut bad = Vec::new();
     for (at, name, _) in all_keys() {
-        // No key takes a fraction.
+        // No key takes a fractional number.
         bad.push((format!("{at}/{name}"), name.clone(), with(&at, &name, &json!(1.5))));
         bad.push((at.clone(), String::new(), with(&at, "hunter2", &json!("x"))));
     }
@@ -273,7 +273,7 @@ fn what_the_schema_refuses_does_not_load_and_what_is_shown_anywhere_passes_both(
         load(document).unwrap_or_else(|error| panic!("{place}: {error}"));
     }
     for (place, name, document) in &bad {
-        // What takes more than one member to see is found when everything is read together.
+        // Errors that involve several members are found when everything is read together.
         match load(document).and_then(|config| config.endpoint().map(|_| config)) {
             Ok(config) => assert!(place.starts_with("/tokens"), "{place}: {config:?}"),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! `sealwire dev`: one at a time in a folder, which it keeps; more agents; its broker's end is its own.
+//! `sealwire dev`: one process per folder, which it keeps; more agents; it ends with its broker.
 
 mod streams;
 
@@ -20,7 +20,7 @@ struct Dev {
 }
 
 impl Dev {
-    /// Starts it with these words, and waits until the service takes messages.
+    /// Starts it with these arguments, and waits until the service takes messages.
     async fn start(shell: &Shell, words: &[&str]) -> Self {
         let mut child = spawn(shell, &[&["dev"], words].concat());
         let (stdout, stderr) = (heard(child.stdout.take().unwrap()), heard(child.stderr.take().unwrap()));
@@ -57,7 +57,7 @@ fn add(shell: &Shell, agent: &str) -> Ran {
     shell.run_args(&["call", "--creds", &creds, "demo", "math/add", "[2, 3]"])
 }
 
-/// Every file of the folder and what is in it.
+/// All files in the folder, with their contents.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = sealwire_testkit::files_below(folder).into_iter();
     files.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
@@ -77,7 +77,7 @@ async fn a_second_dev_in_one_folder_is_refused_and_harms_nothing() {
     }
     assert_eq!(shell.read("sealwire-dev/ring.json"), ring);
     assert_eq!(add(&shell, "planner").ok().stdout, "5\n");
-    // Another folder is another matter.
+    // In another folder, another process can run.
     let other = Dev::start(&shell, &["--folder", "other"]).await;
     other.stop().await;
     dev.stop().await;
@@ -125,7 +125,7 @@ async fn what_is_in_the_folder_is_kept_unless_a_fresh_start_is_asked_for() {
     add(&shell, "planner").ok();
     again.stop().await;
 
-    // On another port, credentials differ by that alone.
+    // On another port, only the port in the credentials differs.
     let free = sealwire_testkit::free_port().to_string();
     let moved = Dev::start(&shell, &["--port", &free]).await;
     assert!(shell.read("sealwire-dev/planner.creds.json").contains(&format!(":{free}\"")));
@@ -141,7 +141,7 @@ async fn what_is_in_the_folder_is_kept_unless_a_fresh_start_is_asked_for() {
     fresh.stop().await;
 }
 
-/// A start that was killed while it made its files leaves nothing that the next one takes for complete, or for its own.
+/// A start that was killed while creating its files leaves nothing that the next one takes for complete, or for its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_half_made_folder_is_made_anew_and_what_is_somebodys_own_stays() {
     let shell = Shell::new();
@@ -163,7 +163,7 @@ async fn a_half_made_folder_is_made_anew_and_what_is_somebodys_own_stays() {
     assert_eq!(refused.status.code(), Some(30), "{said}");
     assert!(said.contains("`agents.json` is missing") && said.contains("`--fresh`"), "{said}");
     let mut after = contents(&shell.path("sealwire-dev"));
-    // Who looked last.
+    // The mark names the last process.
     let mark = shell.path("sealwire-dev/.sealwire-dev").display().to_string();
     after.insert(mark.clone(), before[&mark].clone());
     assert_eq!(after, before);
@@ -178,7 +178,7 @@ async fn a_half_made_folder_is_made_anew_and_what_is_somebodys_own_stays() {
         assert_eq!(shell.read(&format!("sealwire-dev/{kept}")), "thesis");
     }
     dev.stop().await;
-    // And what nobody of us made is left alone.
+    // And files that we did not create are left alone.
     shell.write("mine/letter.txt", "dear diary");
     shell.run("dev --folder mine --fresh").fails(30, &["did not write"]);
     assert_eq!(std::fs::read_dir(shell.path("mine")).unwrap().count(), 1);
@@ -221,7 +221,7 @@ async fn an_agent_can_be_added_whether_dev_runs_or_not() {
     again.stop().await;
 }
 
-/// Each line that is printed below "Next", typed as it stands.
+/// Runs each line printed below "Next", unchanged.
 fn type_next(shell: &Shell, said: &str, role: &str) -> Vec<std::process::Output> {
     let lines = said.lines().skip_while(|line| !line.contains("Next")).filter_map(|line| line.strip_prefix("  "));
     let typed = lines.map(|line| {
@@ -245,7 +245,7 @@ async fn what_is_printed_for_a_new_agent_is_not_denied() {
     }
     let ran = shell.run("dev add-agent idle").ok();
     assert!(ran.stdout.contains("idle has no role") && ran.stdout.contains("calculator"), "{ran:?}");
-    // Who is denied can name the message, of which the service's log has the rule.
+    // A denied caller can name the message, and the service's log has its rule.
     let denied = add(&shell, "idle").fails(10, &["with message_id "]).stderr;
     let id = denied.split("message_id ").nth(1).unwrap().split(',').next().unwrap();
     let began = Instant::now();
@@ -262,7 +262,7 @@ async fn what_is_printed_for_a_new_agent_is_not_denied() {
     dev.stop().await;
 }
 
-/// As `keys new-agent` alone makes it.
+/// As created by `keys new-agent` alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_the_broker_does_not_know_is_named() {
     let shell = Shell::new();
@@ -285,13 +285,13 @@ async fn an_agent_that_the_broker_does_not_know_is_named() {
     let ran = shell.run("call --creds ghost.creds.json demo math/add [1,2]");
     let ran = ran.fails(20, &["the agent `ghost`", "sealwire dev add-agent ghost"]);
     assert!(!ran.stderr.contains("async_nats"), "{ran:?}");
-    // And that is the way out.
+    // And this is the suggested way.
     shell.run("dev add-agent ghost --role calculator").ok();
     assert_eq!(add(&shell, "ghost").ok().stdout, "5\n");
     dev.stop().await;
 }
 
-/// docs/performance.md, "Measure your own deployment": its commands as they stand there, for a shorter time.
+/// docs/performance.md, "Measure your own deployment": its commands, only for a shorter time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_commands_that_measure_dev_measure_it() {
     let shell = Shell::new();
@@ -314,7 +314,7 @@ async fn the_commands_that_measure_dev_measure_it() {
     dev.stop().await;
 }
 
-/// Also where an earlier version made the folder.
+/// Also in a folder that an earlier version created.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_can_be_compared_with_bare_requests_whose_user_can_do_nothing_else() {
     let shell = Shell::new();
@@ -336,7 +336,7 @@ async fn calls_can_be_compared_with_bare_requests_whose_user_can_do_nothing_else
     let why =
         ["does not let this user exchange bare requests", "publish and subscribe `sealwire-bench.>`", "--bare-login"];
     shell.run_args(&words).fails(20, &why);
-    // And that of the bare requests reaches nobody else.
+    // And the user of the bare requests reaches nobody else.
     let login: sealwire::BusConfig = serde_json::from_str(&shell.read("sealwire-dev/bench.nats.json")).unwrap();
     let password = shell.read("sealwire-dev/bench.password");
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -397,7 +397,7 @@ async fn dev_ends_with_its_broker_and_says_so_once() {
     assert_eq!(dev.said().matches(told).count(), 1, "{}", dev.said());
     assert_eq!(dev.said().matches("nats-server").count(), 1, "{}", dev.said());
     assert!(dev.said().lines().count() < 60, "{}", dev.said());
-    // And what it had is still there.
+    // And its files are still there.
     let again = Dev::start(&shell, &[]).await;
     add(&shell, "planner").ok();
     again.stop().await;
@@ -418,14 +418,14 @@ async fn dev_stops_within_its_bound_whatever_its_broker_does() {
             send(signal, id);
         }
         let code = dev.ended().await;
-        // Beyond its bound it would end with another code.
+        // Past its time limit, the exit code would differ.
         match (fault, twice) {
-            // Whatever was seen first.
+            // Depending on what was noticed first.
             (Some(SIGKILL), _) => assert!(matches!(code, Some(0 | 20)), "{code:?}"),
             (Some(_), true) => assert_eq!(code, Some(128 + signal)),
             _ => assert_eq!(code, Some(0), "{}", dev.said()),
         }
-        // Its broker goes with it, silent or not.
+        // Its broker ends, too, whether it is silent or not.
         let gone = Instant::now();
         while Path::new(&format!("/proc/{broker}")).exists() {
             assert!(gone.elapsed() < SOON, "the broker outlived it");
@@ -443,7 +443,7 @@ async fn dev_stops_within_its_bound_whatever_its_broker_does() {
     futures_util::future::join_all(cases.map(|(fault, signal, twice)| one(fault, signal, twice))).await;
 }
 
-/// What somebody else has put there is neither followed nor changed.
+/// Links and files that somebody else has put there are neither followed nor changed.
 #[test]
 fn a_folder_is_judged_before_anything_in_it_is_touched() {
     use std::os::unix::fs::{chown, symlink};

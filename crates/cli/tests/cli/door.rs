@@ -1,4 +1,4 @@
-//! `sealwire mcp`: services as a server of MCP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
+//! `sealwire mcp`: services as an MCP server, with third-party clients, and when things go wrong. docs/doors.md.
 
 pub(crate) mod raw;
 
@@ -42,7 +42,7 @@ fn command(stage: &Stage, agent: &str) -> Vec<String> {
 async fn the_documented_lines_start_what_clients_use() {
     let Some(python) = python() else { return };
     let stage = demo().await;
-    // So that the credentials say which service there is.
+    // So that the credentials name the service.
     let key = stage.shell.read_json("tools.service-key.json");
     let (kid, x) = (key["kid"].as_str().unwrap(), key["x"].as_str().unwrap());
     stage.shell.run(&format!("keys pin planner.creds.json --service tools --kid {kid} --x={x}")).ok();
@@ -77,7 +77,7 @@ fn enrol(stage: &Stage, agent: &str, role: &str) {
     assert!(told["methods"].is_array(), "{told}");
 }
 
-/// What clients of others got, one after the other.
+/// What third-party clients got, one after the other.
 async fn clients(python: &Path, task: &str, names: &str, door: &[String]) -> Vec<Value> {
     told(
         python,
@@ -88,7 +88,7 @@ async fn clients(python: &Path, task: &str, names: &str, door: &[String]) -> Vec
     .await
 }
 
-/// What the script printed for these arguments, with this token if it is any.
+/// What the script printed for these arguments, with this token if there is one.
 pub(crate) async fn told(python: &Path, token: &str, arguments: &[&str]) -> Vec<Value> {
     let script = root().join("crates/cli/tests/cli/door/client.py");
     let mut command = tokio::process::Command::new(python);
@@ -126,7 +126,7 @@ async fn row_40_published_clients_call_what_their_agent_may() {
     let versions: Vec<_> = found.iter().map(|found| found["version"].as_str().unwrap_or_default()).collect();
     assert_eq!(versions[..3], ["2026-07-28", "2025-11-25", "2026-07-28"]);
 
-    // Whoever cancels at the client has cancelled at the service.
+    // A cancellation at the client cancels at the service.
     let mut clerk = Raw::start(&command(&stage, "clerk"), Some("2025-06-18")).await;
     assert_eq!(clerk.tools().await, ["audit_read", "log_append"]);
     let ended = async {
@@ -193,7 +193,7 @@ async fn a_server_of_mcp_behind_the_bus_is_one_at_the_door() {
     assert_eq!(modern.ask("tools/call", other.clone()).await["error"]["code"], -32602);
     let again = modern.call("t_ask", json!({})).await;
     let same = json!({ "name": "t_ask", "arguments": {}, "requestState": again["result"]["requestState"], "inputResponses": answer });
-    // Who could not be asked once more is told so at once, and ends nothing.
+    // One question too many is refused at once, and ends nothing.
     let hello =
         json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "raw", "version": "1" } });
     let mut refused = Vec::new();
@@ -257,7 +257,7 @@ async fn what_is_wrong_is_said_and_what_is_too_much_refused() {
     let wrong = modern.call("math_add", json!({ "a": "x" })).await;
     assert_eq!(wrong["result"]["isError"], true, "{wrong}");
     assert_eq!(wrong["result"]["_meta"]["dev.sealwire/error"]["code"], -32602, "{wrong}");
-    // What the policy leaves of the amount, the model reads beforehand.
+    // The model sees the policy's limit on the amount beforehand.
     let tools = modern.ask("tools/list", json!({})).await;
     let transfer =
         tools["result"]["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "bank_transfer").unwrap();
@@ -278,7 +278,7 @@ async fn what_is_wrong_is_said_and_what_is_too_much_refused() {
     assert!(refused[1]["error"]["message"].as_str().unwrap().contains("32 requests"), "{refused:?}");
     modern.end().await;
 
-    // Another policy, other tools; who has shaken hands hears of it.
+    // Another policy, other tools; clients with a handshake are notified.
     let mut legacy = Raw::start(&door, Some("2025-03-26")).await;
     assert!(legacy.tools().await.contains(&"math_add".to_owned()));
     let plain = legacy.call("math_add", json!({ "a": 1, "b": 2 })).await;
@@ -290,7 +290,7 @@ async fn what_is_wrong_is_said_and_what_is_too_much_refused() {
 
     legacy.end().await;
 
-    // A broker that goes away under way, and comes back. What the service refuses as stale meanwhile ends with its deadline.
+    // The broker goes away during a call, and comes back. A call that the service refuses as stale meanwhile ends with its deadline.
     let short = [door.clone(), vec!["--deadline".to_owned(), "5s".to_owned()]].concat();
     let mut legacy = Raw::start(&short, Some("2025-11-25")).await;
     assert_eq!(legacy.tools().await, ["math_mul"]);

@@ -1,4 +1,4 @@
-//! `sealwire door`: services over HTTP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
+//! `sealwire door`: services over HTTP, with third-party clients, and when things go wrong. docs/doors.md.
 
 mod a2a;
 mod balancer;
@@ -42,26 +42,26 @@ use crate::shell::Shell;
 
 const POLICY: &str = "[role.user]\nallow = [\"math/add\", \"job/run\", \"text/echo\", \"log/append\", \"audit/read\", \"clock/ticks\"]\n";
 
-/// So much that only its own test meets the bounds of rates.
+/// Limits high enough that only their own test reaches them.
 const FAST: &str = "per_second = 100000\nburst = 100000\n";
 
 async fn demo() -> Stage {
     Stage::run(POLICY, "", &["serve", "demo"]).await
 }
 
-/// A door that runs.
+/// A running door.
 struct Door {
     child: Child,
     at: SocketAddr,
     stderr: watch::Receiver<String>,
 }
 
-/// The configuration of a door to the service of the stage.
+/// The configuration of a door to the stage's service.
 fn configure(shell: &Shell, door: &str, expose: &str) {
     configure_identity(shell, door, "", expose);
 }
 
-/// The same, with tables between.
+/// The same, with further tables in between.
 fn configure_identity(shell: &Shell, door: &str, tables: &str, expose: &str) {
     let config = format!(
         "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"planner.creds.json\"\n{door}\n{tables}\n\
@@ -91,7 +91,7 @@ fn certificate(shell: &Shell, name: &str) {
     sealwire::auth::write_secret(&shell.path(&format!("{name}.key")), &key, false).unwrap();
 }
 
-/// How much a method had sent when it sent no more, since nobody takes it.
+/// How much a method had sent when it stopped, since nobody reads it.
 async fn where_it_waits(sent: &AtomicUsize) -> usize {
     let waits = async {
         let mut before = 0;
@@ -113,7 +113,7 @@ impl Door {
         Self::spawn(shell).await
     }
 
-    /// By the configuration that is there.
+    /// Starts it with the existing configuration.
     async fn spawn(shell: &Shell) -> Self {
         let mut command = Command::from(shell.command(&["door", "--json"]));
         let mut child = command.kill_on_drop(true).spawn().unwrap();
@@ -127,7 +127,7 @@ impl Door {
         Wire::open(self.at).await
     }
 
-    /// Waits until its connection to the broker is there, or away.
+    /// Waits until its connection to the broker is up, or down.
     async fn is_ready(&self, status: u16) {
         let ready = async {
             while self.wire().await.ask("GET /readyz HTTP/1.1\r\nHost: any\r\n\r\n").await.status != status {
@@ -137,7 +137,7 @@ impl Door {
         within(2 * LONG, ready).await;
     }
 
-    /// Asks it to stop; its exit code, and what it has said.
+    /// Asks it to stop. Returns its exit code, and what it printed.
     async fn stop(mut self) -> (Option<i32>, String) {
         send(SIGTERM, self.child.id().unwrap());
         let status = within(LONG, self.child.wait()).await.unwrap();
@@ -145,7 +145,7 @@ impl Door {
     }
 }
 
-/// What clients of others found.
+/// What third-party clients found.
 async fn clients(python: &Path, script: &str, door: &Door) -> Value {
     let script = root().join("crates/cli/tests/cli/door_http").join(script);
     let mut command = Command::new(python);
@@ -170,7 +170,7 @@ async fn unchanged_clients_of_json_rpc_call_what_the_agent_may() {
     });
     assert_eq!(found, expected);
 
-    // The notifications were executed, those of a batch too.
+    // The notifications were executed, including those in a batch.
     let lines = stage.call("log/append", json!({ "msg": "last" })).await.unwrap();
     assert_eq!(lines, json!({ "lines": 5 }));
 
@@ -262,7 +262,7 @@ async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
         (post("/rpc/tools", "", r#"{"jsonrpc":"2.0","id":1,"method":"math/add","method":"math/mul"}"#), 400, -32600),
         (post("/rpc/tools", "", &format!("{}1{}", "[".repeat(65), "]".repeat(65))), 400, -32700),
         (post("/rpc/tools", "", &format!("[{}]", vec![add.as_str(); 51].join(","))), 400, -32600),
-        // What is beyond the ceiling, alone and beside others.
+        // Calls beyond the ceiling, alone and next to others.
         (post("/rpc/tools", "", &call(1, "log/append", r#"{"msg":"x"}"#)), 200, -32601),
         (post("/rpc/tools", "", &call(1, "rpc.discover", "{}")), 200, -32601),
         (post("/rpc/tools", "", &call(1, "math//add", "[1,2]")), 200, -32601),
@@ -300,7 +300,7 @@ async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
         (with("CF-Connecting-IP: 10.0.0.1\r\n"), 403, -32600),
         (with("True-Client-IP: 10.0.0.1\r\n"), 403, -32600),
         (swap("HTTP/1.1", "HTTP/1.0"), 505, -32600),
-        // Smuggling: whoever is on the way may have seen another end of the body.
+        // Smuggling: an intermediary may have seen another end of the body.
         (swap("Content-Length", "Transfer-Encoding: chunked\r\nContent-Length"), 411, -32600),
         (with("Transfer-Encoding: chunked\r\n"), 411, -32600),
         (swap("POST /rpc", "POST http://localhost/rpc"), 400, -32600),
@@ -329,12 +329,12 @@ async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
         assert_eq!(answer.status, status, "{request}");
         assert!(wire.is_closed().await, "{request}");
     }
-    // A body that is said to be too large is not waited for; one that is, is.
+    // The door does not wait for a body whose declared length is too large, but does for an allowed one.
     door.wire().await.ask("POST /rpc/tools HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\n\r\n").await.is(413, -32015);
     door.wire().await.ask(post("/rpc/tools", "", &" ".repeat(300_000))).await.is(413, -32015);
     door.wire().await.ask("POST /rpc/tools HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{").await.is(408, -32600);
 
-    // What is not wrong.
+    // Valid requests.
     let quiet = door.wire().await.post(r#"{"jsonrpc":"2.0","method":"log/append","params":{"msg":"x"}}"#).await;
     assert_eq!((quiet.status, quiet.body.len()), (204, 0), "JSON-RPC 2.0 §4.1");
     let notes =
@@ -375,7 +375,7 @@ async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
     stage.end().await;
 }
 
-/// Waits until a job that was given up has ended at the service.
+/// Waits until an abandoned job has ended at the service.
 async fn ended(stage: &Stage, times: usize) {
     let ended = async {
         loop {
@@ -389,7 +389,7 @@ async fn ended(stage: &Stage, times: usize) {
     within(LONG, ended).await;
 }
 
-/// Waits until so many calls of jobs have come to the service.
+/// Waits until this many calls of jobs have reached the service.
 async fn begun(heard: &mut async_nats::Subscriber, jobs: usize) {
     for _ in 0..jobs {
         while !String::from_utf8_lossy(&within(LONG, heard.next()).await.unwrap().payload).contains("job/run") {}
@@ -445,7 +445,7 @@ async fn what_is_too_much_is_refused_and_who_goes_away_has_cancelled() {
     begun(&mut heard, 1).await;
     drop(busy);
     ended(&stage, 5).await;
-    // It comes later, and the client stays: it has its answer, and nothing more.
+    // The byte comes later, and the client stays: it gets its answer, and nothing more.
     let mut busy = door.wire().await;
     busy.write(post("/rpc/tools", "", &call(8, "job/run", r#"{"steps":20}"#))).await;
     begun(&mut heard, 1).await;
@@ -500,11 +500,11 @@ async fn connections_that_do_nothing_take_no_files_that_others_need() {
     assert_eq!(answer.json()["result"], 3, "{answer:?}");
     drop(idle);
     let (code, said) = door.stop().await;
-    // Some thirty times, and told once in ten seconds.
+    // It happens about thirty times, but is logged once in ten seconds.
     let told = said.matches("cannot accept connections").count();
     assert!(code == Some(0) && (1..10).contains(&told), "{code:?} {said}");
 
-    // It raises what it may raise, and does not start with less than it needs.
+    // It raises the limit as far as allowed, and does not start with less than it needs.
     let low = stage.shell.command(&["door"]);
     let sealwire = low.get_program().to_owned();
     let mut limited = std::process::Command::new("sh");

@@ -1,5 +1,5 @@
-//! docs/examples and docs/start: each page from an empty folder to its end, typed as it stands there.
-//! Only the ports are other ones, since several pages are typed at a time.
+//! docs/examples and docs/start: runs the commands of each page unchanged, starting in an empty folder.
+//! Only the ports differ, since several pages run at the same time.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, Read};
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use sealwire_testkit::page::{self, Piece};
 
-/// A program in a terminal of its own.
+/// A program in its own terminal.
 struct Terminal {
     program: Child,
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // With its children: it is a group of its own.
+        // Including its children: it is its own process group.
         let group = rustix::process::Pid::from_child(&self.program);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         drop(self.program.wait());
@@ -34,12 +34,12 @@ fn keep(stream: impl Read + Send + 'static, said: &Arc<Mutex<Vec<String>>>) {
     });
 }
 
-/// Who reads a page and types it.
+/// A reader who types the commands of a page.
 struct Reader {
     folder: tempfile::TempDir,
-    /// Where what is typed lies, so that the folder begins empty.
+    /// The scripts are kept here, so that the reader's folder is empty at first.
     script: tempfile::TempDir,
-    /// In place of the ports on the page.
+    /// The ports that replace those on the page.
     ports: BTreeMap<&'static str, String>,
     terminals: Vec<Terminal>,
     code: i32,
@@ -62,7 +62,7 @@ impl Reader {
         let text = self.ports.iter().fold(text.to_owned(), |text, (page, here)| {
             text.replace(&format!("127.0.0.1:{page}"), &format!("127.0.0.1:{here}"))
         });
-        // The address that credentials have if nobody says another one.
+        // The commands rely on the default address, which differs here.
         let url = format!("--url nats://127.0.0.1:{} --service dev/", self.ports["4222"]);
         text.replace("--service dev/", &url)
             .replace("sealwire nats-server", &format!("sealwire nats-server --port {}", self.ports["4222"]))
@@ -72,7 +72,7 @@ impl Reader {
     }
 
     fn shell(&self, command: &str) -> Command {
-        // Not in its arguments, where `pkill -f` would find it.
+        // Not as arguments, where `pkill -f` would match them.
         let script = self.script.path().join("typed");
         std::fs::write(&script, self.here(command)).unwrap();
         let mut shell = page::shell(env!("CARGO_BIN_EXE_sealwire"), self.folder.path());
@@ -124,7 +124,7 @@ impl Reader {
     }
 }
 
-/// Whether a line is as the page shows it, where `…` stands for any text.
+/// Whether a line matches the page, where `…` stands for any text.
 fn fits(page: &str, said: &str) -> bool {
     let mut parts = page.split('…');
     let Some(mut rest) = said.strip_prefix(parts.next().unwrap()) else { return false };
@@ -137,7 +137,7 @@ fn fits(page: &str, said: &str) -> bool {
     rest.is_empty() || open
 }
 
-/// Types a whole page. How many commands that were.
+/// Types a whole page. Returns the number of commands.
 fn read(file: &Path) -> usize {
     let text = std::fs::read_to_string(file).unwrap();
     let (mut reader, mut commands) = (Reader::new(), 0);
@@ -169,7 +169,7 @@ fn read(file: &Path) -> usize {
     commands
 }
 
-/// Types all pages of a folder, side by side, and looks whether its index has them.
+/// Types all pages of a folder, in parallel, and checks that its index lists them.
 fn read_all(folder: &str, wanted: usize, least: usize) {
     let folder = sealwire_testkit::root().join(folder);
     let index = std::fs::read_to_string(folder.join("README.md")).unwrap();

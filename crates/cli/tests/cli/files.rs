@@ -1,4 +1,4 @@
-//! What the command leaves on the disk, and of itself: nothing that others on the machine can read.
+//! What the command leaves on disk and in memory dumps: nothing that others on the machine can read.
 //! Each is run with a umask that grants everything.
 
 use std::io::{BufRead as _, BufReader};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::shell::Shell;
 
-/// Runs `sealwire` below a shell that takes no right away from new files.
+/// Runs `sealwire` from a shell whose umask withholds no permission.
 fn with_open_umask(shell: &Shell, args: &[&str]) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", r#"umask 000; exec "$@""#, "sh", env!("CARGO_BIN_EXE_sealwire")]).args(args);
@@ -22,7 +22,7 @@ fn with_open_umask(shell: &Shell, args: &[&str]) -> Command {
 /// Everything below a folder, without following links.
 fn below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    // What has gone meanwhile holds nothing.
+    // A folder that has gone meanwhile contains nothing.
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -33,12 +33,12 @@ fn below(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Fails for anything with a right for group or others. Returns how many files and folders there were.
+/// Fails if anything grants permissions to group or others. Returns how many files and folders there were.
 #[track_caller]
 fn none_is_open(folder: &Path) -> usize {
     let found = below(folder);
     for path in &found {
-        // What has gone meanwhile was looked at by nobody.
+        // A file that has gone meanwhile need not be checked.
         let Ok(metadata) = std::fs::symlink_metadata(path) else { continue };
         let mode = metadata.permissions().mode() & 0o7777;
         assert!(mode & 0o077 == 0, "{} has mode {mode:04o}", path.display());
@@ -54,7 +54,7 @@ fn shell() -> Shell {
     shell
 }
 
-/// Ends the command however the test ends.
+/// Ends the command, however the test ends.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -78,7 +78,7 @@ fn nothing_that_the_development_set_up_writes_is_open_to_others() {
     none_is_open(&shell.path("tmp"));
     assert!(temporary.iter().any(|path| path.ends_with("server.conf")), "{temporary:?}");
 
-    // Neither can its memory become a file.
+    // Nor can its memory be dumped to a file.
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", dev.0.id())).unwrap_or_default();
     if cfg!(target_os = "linux") {
         let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
@@ -91,7 +91,7 @@ fn nothing_that_the_demonstration_writes_is_open_to_others() {
     let shell = shell();
     let mut demo = Ended(with_open_umask(&shell, &["demo"]).stdout(Stdio::null()).spawn().unwrap());
     let mut most = 0;
-    // It takes some seconds, and removes everything in the end: looked at while it is there.
+    // It takes some seconds and removes everything at the end, so check the files meanwhile.
     while demo.0.try_wait().unwrap().is_none() {
         most = most.max(none_is_open(&shell.path("tmp")));
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -120,7 +120,7 @@ fn nothing_that_the_tools_write_is_open_to_others() {
     assert!(none_is_open(&shell.path("home")) > 20);
 }
 
-/// What is for everybody has the rights that the user's own umask leaves.
+/// Files for everybody get the permissions that the user's own umask allows.
 #[test]
 fn manual_pages_follow_the_umask() {
     let shell = Shell::new();
@@ -143,7 +143,7 @@ fn manual_pages_follow_the_umask() {
     }
 }
 
-/// Whoever could put a link there would choose which file is opened to everybody.
+/// Anybody who could put a link there could choose which file becomes readable to everybody.
 #[test]
 fn manual_pages_go_into_no_folder_of_others() {
     let shell = Shell::new();
@@ -174,7 +174,7 @@ fn a_replaced_file_keeps_its_readers_and_nobody_else_may_write_it() {
         shell.set_mode("home/denylist.json", mode);
         assert_eq!(revoke("teller"), (true, mode));
     }
-    // What others could have put into it would be ours from then on.
+    // Files that others may have put into it would count as ours from then on.
     shell.set_mode("home/denylist.json", 0o666);
     let before = shell.read("home/denylist.json");
     assert_eq!(revoke("auditor"), (false, 0o666));
@@ -202,7 +202,7 @@ fn a_replaced_file_keeps_the_group_that_reads_it() {
         assert_eq!((shell.mode(file), std::fs::metadata(shell.path(file)).unwrap().gid()), (0o640, 54_321), "{file}");
     }
 
-    // Who cannot give the new file to that group takes the old one from nobody.
+    // If the new file cannot be given to that group, the old one stays.
     for name in ["", "denylist.json"] {
         chown(shell.path(name), Some(12_345), None).unwrap();
     }
@@ -269,7 +269,7 @@ fn an_output_takes_the_place_of_nothing_but_its_own_kind() {
         assert!(all() == before, "{line}");
     }
 
-    // What is of that kind is replaced, and what is empty is filled.
+    // A file of that kind is replaced, and an empty one is filled.
     for (name, text) in
         [("a.jwt", ""), ("a.kid", "a.k1\n"), ("m.html", "<!DOCTYPE html>"), ("robot.enrolment.json", "\n")]
     {
@@ -289,7 +289,7 @@ fn an_output_takes_the_place_of_nothing_but_its_own_kind() {
     assert_eq!(shell.read("a.kid"), "a.k3\n");
 }
 
-/// Whoever may write where a file is expected could keep a command waiting for ever.
+/// Anybody who may write where a file is expected could keep a command waiting forever.
 #[test]
 fn a_pipe_in_the_place_of_a_file_keeps_no_command_waiting() {
     let shell = Shell::new();
@@ -331,13 +331,13 @@ fn a_pipe_in_the_place_of_a_file_keeps_no_command_waiting() {
         let said = std::io::read_to_string(&mut out).unwrap() + &std::io::read_to_string(&mut err).unwrap();
         assert!(ended.code() == Some(code) && said.contains(words), "{line}: {ended}, {said}");
     }
-    // What is handed over open is meant, whatever it is.
+    // A file passed as an open descriptor is intended, whatever it is.
     let key = std::fs::read(shell.path("token-key.json")).unwrap();
     let args = ["token", "issue", "--key", "/dev/stdin", "--subject", "planner", "--audience", "dev/math"];
     assert_eq!(shell.run_with_stdin(&args, &key).ok().stdout.matches('.').count(), 2);
 }
 
-/// A disk that is full, as a limit on the size of files.
+/// A full disk, simulated by a limit on file sizes.
 #[test]
 fn what_could_not_be_written_is_not_in_the_way() {
     let shell = shell();

@@ -1,4 +1,4 @@
-//! `sealwire init`: what it makes, and what it refuses without touching anything. `../readme.rs` runs the project.
+//! `sealwire init`: what it creates, and what it refuses without touching anything. `../readme.rs` runs the project.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -30,7 +30,7 @@ fn a_new_project_holds_all_that_its_service_and_client_need() {
         let ignored = shell.read("hello/.gitignore");
         assert!(ignored.lines().any(|line| secret.ends_with(line.trim_start_matches('*'))), "{secret}");
     }
-    // Nothing beside what the lock names has to be fetched. What only other platforms need was never fetched here.
+    // Only packages in the lock file are needed. Those that only other platforms need were never downloaded here.
     let rustc = Command::new("rustc").arg("-vV").output().unwrap();
     let host = String::from_utf8(rustc.stdout).unwrap();
     let host = host.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
@@ -52,7 +52,7 @@ fn the_project_s_token_renews_itself_and_names_its_key() {
     shell.run(&format!("init hello --port {}", free_port())).ok();
     let command = &shell.read_json("hello/planner.creds.json")["token_command"];
     let words: Vec<&str> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
-    // Run as the client does: in the folder of the credentials.
+    // Run like the client runs it: in the folder of the credentials.
     let printed = Command::new(words[0]).args(&words[1..]).current_dir(shell.path("hello")).output().unwrap();
     let token = String::from_utf8(printed.stdout).unwrap();
     let said = shell.run(&format!("token inspect {} --json", token.trim())).ok().stdout;
@@ -61,7 +61,7 @@ fn the_project_s_token_renews_itself_and_names_its_key() {
     assert_eq!((&claims["roles"][0], &claims["cnf"]["kid"]), (&"calculator".into(), &"planner.k1".into()), "{said}");
 }
 
-/// What is checked before a deployment is what a start would read.
+/// The check before a deployment reads what a start would read.
 #[test]
 fn a_check_finds_the_replay_state_that_a_start_would_refuse() {
     let shell = Shell::new();
@@ -81,7 +81,7 @@ fn a_check_finds_the_replay_state_that_a_start_would_refuse() {
     assert!(!shell.path("none").exists());
 }
 
-/// `serve` has other methods than the project, whose files say which those are.
+/// `serve` has other methods than the project, whose policy files declare its own.
 #[test]
 fn a_project_s_files_are_checked_for_what_it_is() {
     let shell = Shell::new();
@@ -95,7 +95,7 @@ fn a_project_s_files_are_checked_for_what_it_is() {
     assert!(checked.stdout.contains("for the methods that its files declare"), "{checked:?}");
     let said = ["`sealwire serve demo` has the demonstration's methods", "unknown method `math/root`"];
     assert!(said.iter().all(|said| checked.stderr.contains(said)), "{checked:?}");
-    // A mistake is told by the project's methods.
+    // A mistake is reported in terms of the project's methods.
     shell.write("policies/math.toml", &format!("{policy}\n[role.x]\nallow = [\"math/ad\"]\n"));
     let wrong = shell.run(check).fails(11, &["math/ad`", "did you mean `math/add`"]);
     assert!(wrong.stderr.starts_with("error: `policies` cannot be used\nmath.toml:"), "{wrong:?}");
@@ -104,19 +104,19 @@ fn a_project_s_files_are_checked_for_what_it_is() {
         (&told["message"], &told["findings"][0]["file"]),
         (&"`policies` cannot be used".into(), &"math.toml".into())
     );
-    // A folder that is not there is no policy, and no wrong one either.
+    // A missing folder is neither a policy nor an invalid one.
     std::fs::rename(shell.path("policies"), shell.path("kept")).unwrap();
     for line in [check, "policy check policies"] {
         let missing = shell.run(line).fails(30, &["policies` is not a folder", "name the folder"]);
         assert_eq!(missing.stderr.matches("error:").count(), 1, "{missing:?}");
     }
     assert!(!wrong.stderr.contains("demonstration"), "{wrong:?}");
-    // What declares nothing is for the demonstration.
+    // Policies that declare nothing are for the demonstration.
     shell.write("policies/math.toml", "[role.calculator]\nallow = [\"math/mul\"]\n");
     assert!(shell.run(check).ok().stdout.contains("for the demonstration's methods"));
 }
 
-/// Each of the names is the other one's in the templates.
+/// Each name is the other party's in the templates.
 #[test]
 fn a_project_has_the_names_that_it_is_given() {
     let shell = Shell::new();
@@ -148,7 +148,7 @@ fn what_is_refused_leaves_everything_as_it_was() {
     assert!(!shell.read("hello/README.md").contains("sealwire nats-server --"));
 
     shell.run(&format!("init half --service rpc --port {}", free_port())).fails(30, &["the library's own"]);
-    // What is found out when much is written already.
+    // A mistake that is found after much has been written.
     shell.run("init half --url http://127.0.0.1").fails(30, &["no broker address"]);
     assert!(!shell.path("half").exists());
     std::fs::create_dir(shell.path("half")).unwrap();
@@ -158,7 +158,7 @@ fn what_is_refused_leaves_everything_as_it_was() {
     shell.run(&format!("init half --port {}", free_port())).ok();
 }
 
-/// `keys new-agent --config`: what else it needs stands in the project.
+/// `keys new-agent --config`: the project has everything else that it needs.
 #[test]
 fn an_agent_is_added_by_the_service_s_configuration() {
     let shell = Shell::new();
@@ -173,13 +173,13 @@ fn an_agent_is_added_by_the_service_s_configuration() {
     assert_eq!(credentials["nats"]["urls"], shell.read_json("planner.creds.json")["nats"]["urls"]);
     assert!(shell.run("keys list ring.json").ok().stdout.contains("indexer.k1"));
 
-    // In another folder the command finds the token key all the same.
+    // The command finds the token key from another folder, too.
     std::fs::create_dir(shell.path("elsewhere")).unwrap();
     shell.run("keys new-agent far --config sealwire.toml --out elsewhere/far.creds.json").ok();
     let command = shell.read_json("elsewhere/far.creds.json")["token_command"].to_string();
     assert!(command.contains(&shell.path("token-key.json").canonicalize().unwrap().display().to_string()), "{command}");
 
-    // Whatever else the configuration says.
+    // The prefix and the audience in the configuration are used, too.
     let config = shell.read("sealwire.toml").replace("service = \"math\"", "service = \"math\"\nprefix = \"corp.rpc\"");
     shell.write("sealwire.toml", &config.replace("[tokens]", "[tokens]\naudience = \"urn:math\""));
     shell.run("keys new-agent other --config sealwire.toml").ok();
@@ -193,7 +193,7 @@ fn an_agent_is_added_by_the_service_s_configuration() {
     assert_eq!(shell.read_json("late.creds.json")["token_file"], "late.jwt");
 }
 
-/// What `keys new-agent` prints, typed at once: a service that runs does not know the key yet.
+/// Runs at once what `keys new-agent` prints: the running service does not know the key yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_printed_for_a_new_agent_works_at_once() {
     let server = NatsServer::start_with("jetstream: enabled").await;
@@ -215,7 +215,7 @@ async fn what_is_printed_for_a_new_agent_works_at_once() {
         let ping = said.lines().find(|line| line.contains("sealwire ping")).unwrap();
         assert!(typed(ping).ok().stdout.contains("math is there"), "{said}");
     }
-    // Where somebody else issues the tokens, roles are what he says.
+    // If somebody else issues the tokens, that issuer assigns the roles.
     let said = shell.run("keys new-agent far --service dev/math=other.json").ok().stdout;
     assert!(said.contains("token issue --key token-key.json --subject far --role ROLE"), "{said}");
     service.kill().await.unwrap();

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use crate::shell::{Ran, Shell};
 use serde_json::{Value, json};
 
-/// Every command without commands of its own below it, from the help.
+/// Every command without subcommands, taken from the help.
 pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
     let help = shell.run(&format!("{above} --help")).ok().stdout;
     let below = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap());
-    // Further lines of a description are indented more.
+    // Continuation lines of a description are indented further.
     let names =
         below.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
     let names: Vec<&str> = names.filter(|name| *name != "help").collect();
@@ -19,7 +19,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
     names.iter().for_each(|name| leaves(shell, format!("{above} {name}").trim(), found));
 }
 
-/// Commands that need a broker, a service, or run on: who tests their JSON.
+/// Commands that need a broker or a service, or keep running: where their JSON is tested.
 const ELSEWHERE: [(&str, &str); 24] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
@@ -46,7 +46,7 @@ const ELSEWHERE: [(&str, &str); 24] = [
     ("dev add-agent", "dev.rs"),
     ("demo", "dev.rs"),
 ];
-/// What is printed is a program or pages, not a result.
+/// Commands that print a program or protocol messages, not a result.
 const NO_RESULT: [(&str, &str); 2] =
     [("completions", "a script for a shell"), ("mcp", "the messages of a protocol, to its client")];
 
@@ -55,7 +55,7 @@ const POLICY: &str =
 const CASES: &str = "[[case]]\nname = \"may\"\ncaller = { agent = \"planner\", roles = [\"calc\"] }\nmethod = \"math/add\"\n\
     params = [1]\nexpect = \"allow\"\n";
 
-/// Lines in an order in which each finds what it needs. `KID`, `THUMBPRINT` and `TOKEN` are what earlier ones printed.
+/// Command lines, in an order in which each finds what it needs. Earlier ones print `KID`, `THUMBPRINT` and `TOKEN`.
 const LINES: [&str; 32] = [
     "init hello --url nats://127.0.0.1:4222",
     "keys new-agent planner --service dev/math=math.ring.json",
@@ -150,7 +150,7 @@ fn errors_have_one_shape_whoever_finds_them() {
     let text = shell.run("keys lst").fails(2, &["unrecognized subcommand", "Usage"]);
     assert!(!text.stderr.contains("{\""), "{text:?}");
     assert!(shell.run("keys --help --json").ok().stdout.contains("Usage"));
-    // What is wrong in files comes with it.
+    // The errors in files are included.
     shell.write("policies/a.toml", "[role.x]\nallw = []\n");
     let findings = error(shell.run("policy test --json"), 11, "policy_invalid");
     assert_eq!(findings["findings"][0]["file"], "a.toml", "{findings}");
@@ -180,7 +180,7 @@ fn reasons_have_the_names_that_records_have() {
 fn log_lines_are_json_where_all_else_is() {
     let shell = Shell::new();
     let logged = |args: &[&str]| {
-        // A filter that is none is told in the log.
+        // An invalid filter is reported in the log.
         let output = shell.command(args).env("RUST_LOG", "sealwire=nonsense=").output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };

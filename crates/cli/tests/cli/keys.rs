@@ -1,4 +1,4 @@
-//! `sealwire keys`: from a new agent to a revoked key, with every file as it must be and no secret on the screen.
+//! `sealwire keys`: from a new agent to a revoked key, with correct files and no secret on the screen.
 
 use crate::shell::Shell;
 use sealwire::auth::{KeyRing, KeySet, Symmetric, read_service_key};
@@ -14,7 +14,7 @@ fn key<'a>(ring: &'a Value, kid: &str) -> &'a Value {
     ring["keys"].as_array().unwrap().iter().find(|key| key["kid"] == kid).unwrap_or_else(|| panic!("{kid}: {ring}"))
 }
 
-/// Whoever may list a folder may lock it, for as long as he likes.
+/// Anybody who may list a folder may lock it for as long as they like.
 #[test]
 fn a_folder_that_somebody_keeps_locked_keeps_nobody_from_revoking() {
     let shell = Shell::new();
@@ -26,7 +26,7 @@ fn a_folder_that_somebody_keeps_locked_keeps_nobody_from_revoking() {
     assert!(!shell.read("math.ring.json").contains("\"active\""), "{}", shell.read("math.ring.json"));
 }
 
-/// An operator's folder may hold links to the files that services read.
+/// An operator's folder may contain links to the files that services read.
 #[test]
 fn what_is_changed_through_a_link_is_changed_where_services_read_it() {
     use std::os::unix::fs::symlink;
@@ -41,7 +41,7 @@ fn what_is_changed_through_a_link_is_changed_where_services_read_it() {
     for name in names {
         symlink(format!("../real/{name}"), shell.path(&format!("desk/{name}"))).unwrap();
     }
-    // Who works on the file itself waits for who works on it through the link.
+    // A command on the file itself waits for one that uses the link.
     let folder = std::fs::File::open(shell.path("real")).unwrap();
     folder.lock().unwrap();
     let ran = shell.run("keys rotate desk/a.creds.json --ring desk/ring.json").ok();
@@ -103,7 +103,7 @@ fn new_agent_makes_private_files_that_library_and_service_accept() {
     shell.never_said(&derived(&math));
 }
 
-/// The one written last would have taken the place of the other, or the command ended half-way.
+/// Otherwise the second would overwrite the first, or the command would end half-way.
 #[test]
 fn outputs_that_are_one_file_are_refused_before_anything_is_written() {
     let shell = Shell::new();
@@ -249,7 +249,7 @@ fn rotation_overlaps_and_ends_with_retirement() {
     shell.never_said(creds["key"]["secret"].as_str().unwrap());
 }
 
-/// That a key was lost is to be seen later, too.
+/// A lost key must stay recognizable.
 #[test]
 fn a_revoked_key_stays_revoked_and_rotation_does_not_say_that_it_holds() {
     let shell = Shell::new();
@@ -348,7 +348,7 @@ fn a_window_shorter_than_clients_sign_for_is_refused() {
     std::fs::create_dir(shell.path("policies")).unwrap();
     config(29).fails(30, &["replay.window_s", "30 to 300"]);
     config(301).fails(30, &["301"]);
-    // As far as the policies, of which there are none.
+    // It gets as far as the policies, which do not exist.
     let fits = config(30);
     assert!(!fits.stderr.contains("window_s"), "{}", fits.stderr);
 }
@@ -385,7 +385,7 @@ fn token_keys_gather_in_one_set_and_are_not_overwritten() {
     shell.run("keys new-token-key https://dev.example --out third.json").fails(30, &["jwks.json", "keys"]);
     assert!(!shell.path("third.json").exists());
     shell.run("keys new-token-key https://dev.example --out third.json --jwks nowhere/j.json").fails(30, &["nowhere"]);
-    // What cannot be written after the key leaves no key behind that no set knows.
+    // If the set cannot be written after the key, no key without a set is left behind.
     std::fs::remove_file(shell.path("jwks.json")).unwrap();
     let name = "j".repeat(250);
     shell.run(&format!("keys new-token-key https://dev.example --out third.json --jwks {name}")).fails(30, &[&name]);

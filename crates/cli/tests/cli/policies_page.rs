@@ -1,5 +1,5 @@
-//! docs/policies.md, done: its files are written, its commands are typed, and what they print is what the page shows.
-//! `UPDATE_DOCS=1 cargo test --test cli policies_page::` writes what they print into the page, for a review with `git diff`.
+//! docs/policies.md, carried out: writes its files, runs its commands, and compares their output with the page.
+//! `UPDATE_DOCS=1 cargo test --test cli policies_page::` writes their output into the page, for review with `git diff`.
 
 mod page;
 mod schema;
@@ -83,7 +83,7 @@ fn every_section_is_listed_and_every_link_leads_somewhere() {
 
 /// A method with a parameter, a claim and another parameter of this type, and one rule about the first.
 fn rule(kind: &str, condition: &str) -> String {
-    // What is compared with something of the call is compared with something of its own type.
+    // Comparisons with parts of the call use a part of the same type.
     let claim = if ["integer", "boolean"].contains(&kind) { kind } else { "string" };
     format!(
         "[method.m]\nparams = [{{ name = \"v\", type = \"{kind}\", optional = true }}, \
@@ -92,7 +92,7 @@ fn rule(kind: &str, condition: &str) -> String {
     )
 }
 
-/// Row, type, condition as the page spells it (`…` filled in), a call that it allows and one that it does not.
+/// Row, type, condition as written on the page (`…` filled in), a call that it allows and one that it does not.
 const CONDITIONS: &[(usize, &str, &str, &str, &str)] = &[
     (0, "string", "= \"5\"", r#"{"v":"5"}"#, r#"{"v":"6"}"#),
     (0, "integer", "= 5", r#"{"v":5}"#, r#"{"v":6}"#),
@@ -128,7 +128,7 @@ const CONDITIONS: &[(usize, &str, &str, &str, &str)] = &[
     (8, "list", "= { each_in = [5, 6] }", r#"{"v":[5,5]}"#, r#"{"v":[5,4]}"#),
 ];
 
-/// The keys of a condition; none for a value to be equal to.
+/// The keys of a condition; none if it is a value to compare with.
 fn demands(condition: &str) -> Vec<&str> {
     let inner = condition.split_once('{').map_or("", |(_, inner)| inner);
     let keys = inner.split(" = ").map(|part| part.rsplit([' ', ',']).next().unwrap());
@@ -142,7 +142,7 @@ fn every_row_of_the_table_of_conditions_is_so() {
     let rows = table(page::TEXT, "| condition | on | holds when the value |");
     for (position, row) in rows.iter().enumerate() {
         let cases: Vec<_> = CONDITIONS.iter().filter(|case| case.0 == position).collect();
-        // Each spelling that the row names is tried on each type that it names.
+        // Try each spelling in the row on each type in it.
         for spelling in code(&row[0]) {
             for kind in row[1].split(", ") {
                 let tried = cases.iter().any(|case| case.1 == kind && demands(case.2) == demands(spelling));
@@ -247,7 +247,7 @@ fn every_attribute_of_the_cedar_context_is_there_with_its_type() {
     let tried: BTreeSet<_> = CONTEXT.iter().map(|(kind, name, _)| ((*kind).to_owned(), (*name).to_owned())).collect();
     assert_eq!(named, tried);
 
-    // And the table has all of the schema.
+    // And the table covers the whole schema.
     let schema = in_cedar("context.delegated == true").cedar_schema();
     let attributes = &schema[""]["actions"]["m"]["appliesTo"]["context"]["attributes"];
     let mut there = BTreeSet::new();
@@ -290,12 +290,12 @@ fn every_attribute_of_the_cedar_context_is_there_with_its_type() {
     }
 }
 
-/// What the two calls of that test have in common.
+/// What the two calls of that test share.
 fn is_of_the_time(name: &str) -> bool {
     ["now", "hour", "minute", "minute_of_day", "minute_of_week", "weekday"].iter().any(|last| name.ends_with(last))
 }
 
-/// What the page says of `optional` and `has` is what the strict check says.
+/// The page and the strict check agree on `optional` and `has`.
 #[test]
 fn optional_attributes_need_has() {
     for condition in ["context.claims.tenant == \"acme\"", "context.params.ids.size == 1"] {
@@ -318,13 +318,13 @@ fn the_printed_schemas_fit_every_file_of_the_page() {
     let mut checked = 0;
     for piece in pieces() {
         let Piece::File { language, path, text } = piece else { continue };
-        // A service's configuration is no policy.
+        // A service's configuration is not a policy.
         if language != "toml" || path == "sealwire.toml" {
             continue;
         }
         let value: Value = toml::from_str(&text).unwrap();
         let found = schema::faults(if path.ends_with(".test.toml") { &tests } else { &policies }, &value);
-        // The mistakes that a schema can know of: the key that is none.
+        // The mistakes that a schema can detect: unknown keys.
         let expected: &[&str] = if path.ends_with("wrong.toml") { &["/role/teller/alow: unknown"] } else { &[] };
         assert_eq!(found, expected, "{path}");
         checked += 1;

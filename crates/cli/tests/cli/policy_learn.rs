@@ -1,4 +1,4 @@
-//! `sealwire policy skeleton` and `sealwire policy learn`: what they write is loaded, allows what it should, and nothing else.
+//! `sealwire policy skeleton` and `sealwire policy learn`: their files can be loaded, and allow what they should and nothing else.
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ deny = ["bank/transfer"]
 when.params.to = { glob = "blocked-*" }
 "#;
 
-/// What a service with this policy records.
+/// The recording of a service with this policy.
 struct Recording {
     set: PolicySet,
     lines: String,
@@ -98,7 +98,7 @@ fn rules_are_learned_as_narrow_as_the_calls_and_what_is_forbidden_stays_so() {
     assert!(told.contains("of 18 calls: 0 allowed as before, 14 become allowed, 4 remain denied"), "{told}");
     assert!(told.contains("bank/transfer of mallory: deny: forbidden by `blocked`"), "{told}");
     assert!(told.contains("1 lines are no recorded decisions"), "{told}");
-    // Nothing was put in force; moved there, it does what it says.
+    // Nothing has taken effect; moved into the policies, the proposal does what it says.
     let transfer = |agent, params| explain("bank/transfer", agent, params);
     shell.run_args(&transfer("till", r#"["acct-99", 1]"#)).fails_with(10, "deny");
     shell.write("policies/learned.toml", proposal);
@@ -108,7 +108,7 @@ fn rules_are_learned_as_narrow_as_the_calls_and_what_is_forbidden_stays_so() {
         shell.run_args(&transfer("till", denied)).fails_with(10, "deny");
     }
     shell.run_args(&transfer("mallory", r#"["acct-99", 1]"#)).fails_with(10, "deny");
-    // Then there is nothing left to learn from these, and names do not meet.
+    // Then there is nothing left to learn from these calls, and names do not collide.
     let again = shell.run("policy learn decisions.jsonl --agent till").ok();
     assert!(again.stdout.is_empty() && again.stderr.contains("nothing to propose"), "{again:?}");
     assert!(again.stderr.contains("14 allowed as before, 0 become allowed"), "{again:?}");
@@ -138,10 +138,10 @@ fn what_callers_sent_is_never_more_than_a_value() {
     assert!(proposal.contains(r#"when.params.to = "x\"\n[rule.y]\u202E*""#), "{proposal}");
     let read: toml::Table = toml::from_str(&proposal).unwrap();
     assert_eq!(read["rule"].as_table().unwrap().len(), 1, "{proposal}");
-    // A rule for a role takes in who else has it: its calls are told apart.
+    // A rule for a role also covers other holders of the role; their calls are reported separately.
     let ran = shell.run("policy learn decisions.jsonl --by role --agent till --method bank/list").ok();
     assert!(ran.stdout.contains("roles = [\"teller\"]"), "{ran:?}");
-    // By what was decided then.
+    // By the recorded decision.
     let none = shell.run("policy learn decisions.jsonl --only allowed").ok();
     assert!(none.stdout.is_empty() && none.stderr.contains("nothing to propose"), "{none:?}");
     let all = shell.run("policy learn decisions.jsonl --only denied --json").ok();
@@ -165,7 +165,7 @@ fn learned_rules_that_reach_further_or_cost_others_a_call_are_told() {
     assert!(ran.stderr.contains("1 calls that no rule rests on would be allowed, too"), "{ran:?}");
     assert!(ran.stderr.contains("decisions.jsonl:2: bank/transfer of mallory would be allowed, too"), "{ran:?}");
 
-    // A condition asks everybody to send what is declared, and nothing else.
+    // A condition requires everybody to send exactly the declared parameters.
     let open =
         POLICY.split("[rule.blocked]").next().unwrap().to_owned() + "[agent.\"old\"]\nallow = [\"bank/transfer\"]\n";
     let mut recording = Recording::new(&open);
@@ -294,7 +294,7 @@ fn calls_that_fit_no_declaration_and_rules_that_cannot_be_used_cost_nobody_else_
         recording.call(&caller(agent, &[]), "n", &json!([]));
         lines += &recording.lines;
     }
-    // Nothing could be declared so.
+    // These parameters cannot be declared.
     let twice = lines.lines().next().unwrap().replace(r#""method":"m""#, r#""method":"bad""#);
     lines += &twice.replace(r#""a: string""#, r#""a: string","a: string""#);
     let shell = Shell::new();
@@ -319,7 +319,7 @@ fn recordings_and_places_that_cannot_be_used_are_told() {
     shell.run("policy learn nowhere.jsonl").fails(30, &["nowhere.jsonl"]);
     shell.run("policy learn decisions.jsonl --out policies/new.toml").fails(30, &["in force unread"]);
     shell.run("policy learn decisions.jsonl --out policies/../policies/new.toml").fails(30, &["in force unread"]);
-    // A folder that a link leads to is read as well, wherever it lies.
+    // A linked folder is read as well, wherever it is.
     std::os::unix::fs::symlink("../elsewhere", shell.path("policies/linked")).unwrap();
     std::os::unix::fs::symlink("elsewhere", shell.path("other")).unwrap();
     shell.write("elsewhere/deep/README.md", "");
@@ -333,7 +333,7 @@ fn recordings_and_places_that_cannot_be_used_are_told() {
     shell.run("policy learn decisions.jsonl --out there.toml").fails(30, &["nothing is overwritten"]);
     shell.set_mode("decisions.jsonl", 0o622);
     shell.run("policy learn decisions.jsonl").fails(30, &["chmod go-w"]);
-    // As every file that decides something: not where others can put another in its place, nor of another user.
+    // Like every file that decides something: not where others can replace it, and not another user's.
     shell.write("open/decisions.jsonl", &recorded());
     shell.set_mode("open", 0o777);
     shell.run("policy learn open/decisions.jsonl").fails(30, &["can be written by others", "open`"]);
@@ -345,14 +345,14 @@ fn recordings_and_places_that_cannot_be_used_are_told() {
     // More than a GiB is not read; this one takes no room.
     std::fs::File::create(shell.path("large")).unwrap().set_len((1 << 30) + 1).unwrap();
     shell.run("policy learn large").fails(30, &["more than 1024 MiB", "tail -n"]);
-    // A line without an end is no record, and the next one is.
+    // An unterminated line is not a record, but the next one is.
     let line = recorded().lines().next().unwrap().to_owned();
     shell.write("long.jsonl", &format!("{}\n{line}\n", "x".repeat(3 << 20)));
     let ran = shell.run("policy learn long.jsonl").ok();
     assert!(ran.stderr.contains("of 1 call:") && ran.stderr.contains("1 lines are no recorded"), "{ran:?}");
 }
 
-/// Takes the `#` off every rule, as a person would off some.
+/// Takes the `#` off every rule, as a person would do with some.
 fn uncommented(text: &str) -> String {
     let line = |line: &str| match line.strip_prefix('#') {
         Some(rule) if !rule.starts_with(' ') => format!("{rule}\n"),
@@ -407,7 +407,7 @@ fn skeleton_declares_everything_and_allows_nothing_until_somebody_says_so() {
     // Nothing is overwritten.
     shell.run("policy skeleton").fails(30, &["is there already", "nothing is overwritten"]);
     assert_eq!(shell.read("policies/clock.toml"), clock);
-    // Every rule, as it stands there, fits what is declared.
+    // Every suggested rule fits the declarations.
     shell.write("policies/clock.toml", &uncommented(&clock));
     shell.write("policies/server.toml", &uncommented(&tools));
     shell.run("policy check --warnings-are-errors").ok();
@@ -415,7 +415,7 @@ fn skeleton_declares_everything_and_allows_nothing_until_somebody_says_so() {
     for other in [fits.replace("100", "101"), fits.replace("false", "true")] {
         shell.run_args(&call(&other)).fails_with(10, "deny");
     }
-    // What does not fit what is there is not written.
+    // Files that do not fit the existing ones are not written.
     shell.write("other/a.toml", "[method.\"clock/utc\"]\n");
     shell.run("policy skeleton other").fails(11, &["nothing was written", "clock/utc"]);
     assert!(!shell.path("other/clock.toml").exists() && !shell.path("other/server.toml").exists());

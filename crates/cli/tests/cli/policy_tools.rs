@@ -173,7 +173,7 @@ fn reviewers_see_who_can_call_what() {
     shell.run("policy can till --role teller").fails(2, &["--role"]);
 }
 
-/// A `*` gives away `rpc.explain` too, whether or not a file speaks of it.
+/// A `*` also grants `rpc.explain`, whether or not a file mentions it.
 #[test]
 fn tools_know_the_methods_that_every_service_has() {
     let shell = Shell::new();
@@ -221,7 +221,7 @@ fn diff_says_what_changes_and_which_recorded_calls_come_out_differently() {
     says(&shell.run("policy diff policies new --exit-code"), 13, &words);
     says(&shell.run("policy diff policies policies --exit-code"), 0, &["nobody can do more or less than before"]);
 
-    // A rule that the matrix shows in the same words as before.
+    // A rule that the matrix describes in the same words as before.
     shell.write("others/bank.toml", &RULES.replace("max = 5000 }", "max = 5000 }\ndelegated = \"also\""));
     let other = shell.run("policy diff policies others --exit-code");
     says(&other, 13, &["+ bank/transfer role teller", "`transfers` (allow) is now for calls on behalf of others, too"]);
@@ -242,7 +242,7 @@ fn diff_says_what_changes_and_which_recorded_calls_come_out_differently() {
     // With a recording, the exit code is about the calls that were made.
     shell.write("decisions.jsonl", &record(&shell, "policies", &[500, 9_000]));
     says(&shell.run("policy diff policies new --replay decisions.jsonl --exit-code"), 0, &["2 calls: 0 would"]);
-    // One without calls says nothing of the policies.
+    // One without calls says nothing about the policies.
     shell.write("decisions.jsonl", "\n");
     says(&shell.run("policy diff policies new --replay decisions.jsonl --exit-code"), 13, &["0 calls: 0 would"]);
     says(&shell.run("policy diff policies policies --replay decisions.jsonl --exit-code"), 0, &["0 calls: 0 would"]);
@@ -263,7 +263,7 @@ fn a_recording_larger_than_memory_is_replayed() {
     shell.write("new/bank.toml", &RULES.replace("max = 5000", "max = 1000"));
     shell.write("decisions.jsonl", &calls);
     let file = std::fs::OpenOptions::new().append(true).open(shell.path("decisions.jsonl")).unwrap();
-    // A hole, which takes no room on the disk: one line of a GiB.
+    // One line of a GiB: a sparse file, which takes no room on disk.
     file.set_len((calls.len() as u64) + (1 << 30)).unwrap();
     std::io::Write::write_all(&mut &file, format!("\n{calls}").as_bytes()).unwrap();
     let line = ["policy", "diff", "policies", "new", "--replay", "decisions.jsonl"];
@@ -293,7 +293,7 @@ fn a_recording_may_come_through_a_pipe_and_what_is_listed_of_it_is_bounded() {
     let replay = &ran.json()["replay"];
     assert_eq!(replay["different"].as_array().unwrap().len(), 1_000);
     assert_eq!(replay["totals"], json!({ "different": 1_200, "unknown": 0, "unreadable": 0 }));
-    // Text that is none is told as that, and not read as another.
+    // Invalid text is reported as such, and not read as something else.
     let broken = [b"{\"at_ms\":1,\"revision\":\"\xff\"}\n", calls.as_bytes()].concat();
     says(&shell.run_with_stdin(&line, &broken), 13, &["line 1: not a recorded decision: invalid unicode"]);
     shell.run("policy diff policies new --replay policies").fails(30, &["`policies`: Is a directory"]);
@@ -339,7 +339,7 @@ fn files_are_laid_out_in_one_way() {
     says(&shell.run("policy fmt"), 11, &["bank.toml: cannot be laid out", "more/x.cedar: laid out", "1 failed"]);
     assert_eq!(shell.read("policies/bank.toml"), "[role");
 
-    // A service that runs as another user can still read what root has laid out.
+    // A service that runs as another user can still read the files that root has formatted.
     use std::os::unix::fs::{MetadataExt as _, chown};
     shell.write("policies/bank.toml", &untidy);
     if chown(shell.path("policies/bank.toml"), Some(12_345), Some(54_321)).is_ok() {
@@ -348,7 +348,7 @@ fn files_are_laid_out_in_one_way() {
         assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o777), (12_345, 54_321, 0o640));
     }
 
-    // What cannot be read is left out.
+    // Unreadable lines are left out.
     std::fs::write(shell.path("policies/bank.toml"), b"# \xff\n").unwrap();
     std::os::unix::fs::symlink("nowhere", shell.path("policies/lost.toml")).unwrap();
     shell.write("policies/more/x.cedar", "permit(principal,action,resource)when{context.delegated};");
@@ -358,7 +358,7 @@ fn files_are_laid_out_in_one_way() {
     assert_eq!((outcome.code, outcome.json()["failed"].as_array().unwrap().len()), (11, 2));
 }
 
-/// As when the output goes to `head`, which ends first: a build must not pass for that.
+/// Like output piped to `head`, which ends first: a build must not pass because of that.
 #[test]
 fn what_is_wrong_ends_with_its_code_whether_anybody_reads_it_or_not() {
     let shell = shell();
@@ -417,7 +417,7 @@ fn reviewers_path_is_one_script() {
     says(&review(), 0, &["nobody can do more or less than before", "3 calls: 0 would come out differently"]);
     assert!(shell.read("matrix.html").contains("bank/transfer"));
 
-    // A lower limit for pocket money: its own expectations are behind, then a call that was made is denied.
+    // A lower limit for pocket money: first its own expectations are out of date, then a recorded call would be denied.
     let lower = |name: &str, old: &str, new: &str| {
         let text = shell.read(&format!("proposed/{name}"));
         assert!(text.contains(old), "{text}");
@@ -483,7 +483,7 @@ async fn decisions_of_a_service_are_recorded_and_replayed() {
     shell.set_mode("decisions.jsonl", 0o644);
     shell.run_args(&serve).fails(30, &["decisions.jsonl", "chmod 600"]);
     std::fs::remove_file(shell.path("decisions.jsonl")).unwrap();
-    // Lines in a key ring would leave a service that cannot start, and a state is removed in the end.
+    // Lines appended to a key ring would keep a service from starting, and a state file is removed at the end.
     let (ring, line) = (shell.read("demo.ring.json"), "serve demo --config demo.toml --record-decisions");
     shell.run(&format!("{line} demo.ring.json")).fails(30, &["`demo.ring.json` holds no recorded decisions"]);
     assert_eq!(shell.read("demo.ring.json"), ring);
@@ -508,7 +508,7 @@ async fn decisions_of_a_service_are_recorded_and_replayed() {
     let killed = Command::new("kill").args(["-TERM", &service.id().to_string()]).status().unwrap();
     assert!(killed.success() && service.wait().unwrap().success());
 
-    // Nobody reads the line that says that it takes messages: it takes them.
+    // It takes messages, even if nobody reads the line that says so.
     let mut unread = shell.command(&["serve", "demo", "--config", "demo.toml", "--state-file", "state.json"]);
     let mut unread = unread.spawn().unwrap();
     drop((unread.stdout.take(), unread.stderr.take()));

@@ -1,4 +1,4 @@
-//! Commands that run until they are told to stop: what they print as it comes, and signals.
+//! Commands that run until told to stop: their output as it comes, and signals.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -10,10 +10,10 @@ use tokio::sync::watch;
 
 use crate::shell::Shell;
 
-/// Starts `sealwire` with these words. It ends with the test at the latest.
+/// Starts `sealwire` with these arguments. It ends with the test at the latest.
 pub(crate) fn spawn(shell: &Shell, args: &[&str]) -> Child {
     let mut command = Command::from(shell.command(args));
-    // What else the environment holds is not the command's business, but where to find a nats-server is.
+    // The environment is otherwise empty, but the command must find a nats-server.
     command.env("SEALWIRE_NATS_SERVER", &sealwire_testkit::found().path);
     command.kill_on_drop(true).spawn().unwrap()
 }
@@ -37,7 +37,7 @@ pub(crate) async fn says(said: &mut watch::Receiver<String>, what: &str) {
     assert!(heard, "`{what}` was not said: {}", *said.borrow());
 }
 
-/// All that a process has printed which has ended: its last lines may still be in the pipe.
+/// All output of a process that has ended: its last lines may still be in the pipe.
 pub(crate) async fn whole(said: &mut watch::Receiver<String>) -> String {
     let rest = async { while said.changed().await.is_ok() {} };
     // Somebody else may hold the pipe open.
@@ -56,8 +56,8 @@ pub(crate) fn send(signal: i32, process: u32) {
     assert!(killed.unwrap().success());
 }
 
-/// Waits until the process catches this signal, or has ended. Before, it would be ended by it, or pass over one that the shell
-/// has it ignore, as shells do with SIGINT and what they run in the background.
+/// Waits until the process catches this signal, or has ended. Before that, the signal would end it, or would be ignored if the shell
+/// told it so, as shells do with SIGINT for background commands.
 pub(crate) async fn catches(signal: i32, process: u32) {
     let catching = async {
         loop {

@@ -1,5 +1,5 @@
-//! Files that hold secrets, broken in many ways: no error says anything of what was in them.
-//! A secret may stand anywhere: in place of any value, and of any name.
+//! Files with secrets, broken in many ways: no error reveals any of their contents.
+//! A secret may be anywhere: in place of any value, and of any name.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use sealwire::wire::Audience;
 use sealwire::{Config, Name};
 use serde_json::{Value, json};
 
-/// As a key in base64url looks, and fits every grammar of names.
+/// Looks like a key in base64url, and is valid in every grammar of names.
 const MARKER: &str = "Hunter2_Secret-0123456789abcdefghijklmnopqr";
 
-/// What is said of a file with this text, if it is refused.
+/// The error for a file with this text, if it is refused.
 fn said(folder: &Path, kind: Kind, text: &str) -> Option<String> {
     let path = folder.join("file");
     write_secret(&path, text, true).unwrap();
@@ -97,13 +97,13 @@ fn no_error_says_what_is_in_a_file_that_may_hold_secrets() {
             for wrong in [json!(MARKER), json!([MARKER]), json!({ MARKER: MARKER }), json!(format!("{MARKER}=="))] {
                 let mut changed = good.clone();
                 *changed.pointer_mut(place).unwrap() = wrong;
-                // A TOML file is a table, whatever is wrong with it.
+                // A TOML file is always a table, whatever else is wrong with it.
                 if changed.is_object() || !matches!(kind, Kind::Config) {
                     texts.push(written(kind, &changed));
                 }
             }
             if let Some(Value::Object(members)) = good.clone().pointer_mut(place) {
-                // A member whose name is the secret, beside the others and instead of one.
+                // A member whose name is the secret, in addition to the others and instead of one.
                 for name in members.keys().cloned().map(Some).chain([None]) {
                     let mut changed = good.clone();
                     let members = changed.pointer_mut(place).unwrap().as_object_mut().unwrap();

@@ -1,5 +1,5 @@
-//! The binary run as a binary: in an empty folder that is its home, with nothing of the tester's environment.
-//! Never links what the binary is made of.
+//! Runs the binary in an empty folder that is its home, without the tester's environment.
+//! Never links the code of the binary.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
@@ -17,7 +17,7 @@ pub(crate) struct Shell {
     said: RefCell<String>,
 }
 
-/// What a command did.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -68,12 +68,12 @@ impl Shell {
         std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Runs `sealwire` with these words.
+    /// Runs `sealwire` with these arguments.
     pub(crate) fn run(&self, line: &str) -> Ran {
         self.run_args(&line.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Runs `sealwire` with arguments that may hold spaces.
+    /// Runs `sealwire` with arguments that may contain spaces.
     pub(crate) fn run_args(&self, args: &[&str]) -> Ran {
         self.run_with_stdin(args, b"")
     }
@@ -94,14 +94,14 @@ impl Shell {
         ran
     }
 
-    /// The command, to be started otherwise than [`Shell::run`] does.
+    /// The command, for starting it in another way than [`Shell::run`].
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
         self.here(command.args(args));
         command
     }
 
-    /// The same, by an entry point that does something `first`, and becomes the command.
+    /// The same, through an entry point that does something `first` and then becomes the command.
     pub(crate) fn command_after(&self, first: &str, args: &[&str]) -> Command {
         let mut command = Command::new("/bin/sh");
         self.here(
@@ -115,7 +115,7 @@ impl Shell {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
 
-    /// Fails if anything that was printed holds this text.
+    /// Fails if anything printed so far contains this text.
     #[track_caller]
     pub(crate) fn never_said(&self, secret: &str) {
         assert!(secret.len() > 20, "too short to be looked for: {secret}");
@@ -124,21 +124,21 @@ impl Shell {
 }
 
 impl Ran {
-    /// The command did what it was asked for.
+    /// Asserts that the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "{self:?}");
         self
     }
 
-    /// It said this on stdout.
+    /// Asserts that it printed this on stdout.
     #[track_caller]
     pub(crate) fn says(self, word: &str) -> Self {
         assert!(self.stdout.contains(word), "no `{word}` in {self:?}");
         self
     }
 
-    /// The command failed with this code, said nothing on stdout, and said all of this on stderr.
+    /// Asserts that the command failed with this code, with nothing on stdout and all of this on stderr.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code, code, "{self:?}");
@@ -149,7 +149,7 @@ impl Ran {
         self
     }
 
-    /// The command failed with this code, and said this on stdout.
+    /// Asserts that the command failed with this code, with this on stdout.
     #[track_caller]
     pub(crate) fn fails_with(&self, code: i32, word: &str) {
         assert!(self.code == code && self.stdout.contains(word), "{self:?}");

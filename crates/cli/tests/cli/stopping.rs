@@ -1,5 +1,5 @@
-//! Being told to stop: every command and every future that serves or repeats ends within its own bound, whatever the broker
-//! does at that moment and at whatever point of its life it is.
+//! Stopping: every command, and every future that serves or repeats, ends within its own time limit, whatever the broker
+//! does at that moment and whatever stage it has reached.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -23,13 +23,13 @@ use tokio::process::Child;
 enum Broker {
     Alive,
     Killed,
-    /// Its connections stay open and nothing comes through them (SIGSTOP).
+    /// Its connections stay open, but nothing comes through them (SIGSTOP).
     Silent,
-    /// Every piece of data takes a second.
+    /// Every chunk of data takes a second.
     Slow,
 }
 
-/// Since when it does that.
+/// Since when it does so.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Moment {
     BeforeTheStart,
@@ -56,10 +56,10 @@ struct Case {
 /// `limits.drain_s` of the services here.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// The time to notice. Shorter than the two seconds after which the command ends itself because the library did not.
+/// The time to notice. Shorter than the two seconds after which the command ends itself if the library has not.
 const SLACK: Duration = Duration::from_millis(1_500);
 
-/// A busy machine lets somebody wait for longer than that, but not each time.
+/// On a busy machine it may take longer than that, but not every time.
 const TRIES: usize = 3;
 
 impl Case {
@@ -82,13 +82,13 @@ impl Case {
                 }
             }
         }
-        // A call that was given up drains nothing.
+        // An abandoned call drains nothing.
         cases.retain(|case| case.kind != Kind::CallEvery || case.moment != Moment::Draining);
         cases
     }
 }
 
-/// Keys, token and policy, made by the commands.
+/// Keys, token and policy, created by the commands.
 struct Bench {
     shell: Shell,
 }
@@ -137,12 +137,12 @@ impl Bench {
     }
 }
 
-/// How it ended, and how long that took from the signal.
+/// How it ended, and how long after the signal.
 async fn run(case: Case, bench: &Bench, number: usize) -> (ExitStatus, Duration, String) {
     let mut server = NatsServer::start().await;
     let line = SlowLine::to(server.port()).await;
     let url = if case.broker == Broker::Slow { line.url() } else { server.url() };
-    // A call needs somebody who listens, though not who answers: it is to be under way when the signal comes.
+    // A call needs a listener, but no answer: it must be in progress when the signal comes.
     let listener = server.client().await;
     let mut silence = within(SOON, listener.subscribe("rpc.v1.demo.planner")).await.unwrap();
     if case.kind != Kind::CallEvery {
@@ -208,7 +208,7 @@ async fn every_command_ends_within_its_bound_whatever_the_broker_does() {
     for (case, (status, took, said)) in &tried {
         assert!(*took < case.bound(), "{case:?} took {took:?}: {said}");
         match case.moment {
-            // It ended by itself since there is no broker, or was told to before it listened for signals.
+            // It ended by itself because there is no broker, or the signal came before it listened for signals.
             Moment::BeforeTheStart => assert!(
                 matches!(status.code(), Some(0 | 20 | 30 | 130)) || status.signal() == Some(case.signal),
                 "{case:?}: {status} {said}"
@@ -242,14 +242,14 @@ async fn a_second_signal_ends_a_service_at_once() {
         says(&mut stderr, "draining").await;
         assert!(child.try_wait().unwrap().is_none(), "a silent broker takes it longer than that");
         send(second, process);
-        // Where it ends by itself the code is another one.
+        // If it ends by itself, the code is a different one.
         let status = within(SOON, child.wait()).await.unwrap();
         assert_eq!(status.code(), Some(128 + second));
         server.resume().await;
     }
 }
 
-/// As on a disk that is full, or with nobody at the other end of a pipe.
+/// As on a full disk, or with no reader at the other end of a pipe.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_whose_log_cannot_be_written_serves_and_drains() {
     let bench = Bench::new();
@@ -263,7 +263,7 @@ async fn a_service_whose_log_cannot_be_written_serves_and_drains() {
     assert_eq!(within(SOON, child.wait()).await.unwrap().code(), Some(0));
 }
 
-/// Runs a command on a terminal that is closed when the command has said this, and prints what it said, and how it ended.
+/// Runs a command on a terminal that is closed once the command has printed this. Prints its output, and how it ended.
 const CLOSED_TERMINAL: &str = "
 import os, pty, sys
 process, terminal = pty.fork()
@@ -276,7 +276,7 @@ os.close(terminal)
 print(said.decode(), os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 ";
 
-/// Who sends it wants files to be read again, as the brokers do then; a terminal that is closed takes what ran there along.
+/// SIGHUP is sent to have files reread, as brokers do; but closing a terminal ends what runs there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hangup_ends_a_service_as_sigterm_does_if_its_terminal_is_gone_and_no_other() {
     let bench = Bench::new();
@@ -301,7 +301,7 @@ async fn a_hangup_ends_a_service_as_sigterm_does_if_its_terminal_is_gone_and_no_
     assert!(!bench.shell.path("state.json").exists(), "it was drained");
 }
 
-/// Nobody confirms that a call is cancelled that nobody answers: that is told after a while, or a second signal comes.
+/// If nobody answers a call, nobody confirms its cancellation: the command says so after a while, or a second signal ends it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_without_an_answer_ends_after_a_while_or_at_a_second_signal() {
     let bench = Bench::new();
@@ -313,7 +313,7 @@ async fn a_call_without_an_answer_ends_after_a_while_or_at_a_second_signal() {
     bench.shell.write("call.creds.json", &creds);
     bench.shell.set_mode("call.creds.json", 0o600);
     for is_hasty in [false, true] {
-        // Of this call alone: what is cancelled is told more than once.
+        // Only for this call: a cancellation is sent more than once.
         let mut control = within(SOON, listener.subscribe("rpc.v1-ctl.demo.planner.all.*")).await.unwrap();
         settle(&listener).await;
         let call = ["call", "--creds", "call.creds.json", "demo", "math/add", "[2,3]", "--deadline=60s"];
@@ -336,14 +336,14 @@ async fn a_call_without_an_answer_ends_after_a_while_or_at_a_second_signal() {
     }
 }
 
-/// Those that need no broker, or run their own.
+/// Commands that need no broker, or run their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_and_token_issuer_end_at_once() {
     let bench = Bench::new();
     let issue = ["token", "issue", "--key", "token-key.json", "--subject", "planner", "--audience", "dev/demo"];
     let issue = [&issue[..], &["--every", "60s", "--out", "again.jwt"]].concat();
     let free = sealwire_testkit::free_port().to_string();
-    // Whether the broker answers does not matter to who started it.
+    // The command that started the broker does not depend on its answers.
     for silent in [false, true] {
         for signal in [SIGINT, SIGTERM] {
             for (args, ready) in

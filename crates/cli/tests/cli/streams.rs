@@ -1,4 +1,4 @@
-//! `sealwire call --stream` and `sealwire watch`: what they print as it comes, and that they leave nothing behind.
+//! `sealwire call --stream` and `sealwire watch`: they print items as they arrive, and leave nothing running.
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl Drop for Counted {
     }
 }
 
-/// Endless: a number each 20 ms. `held` is dropped with it.
+/// Endless: a number every 20 ms. `held` is dropped with it.
 fn numbers<T: Send>(held: T) -> impl stream::Stream<Item = Result<Value, RpcError>> + Send {
     stream::unfold((0_u64, held), |(number, counted)| async move {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -96,7 +96,7 @@ fn lines(text: &str) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parts_are_printed_as_they_come_and_a_result_that_repeats_them_is_not() {
     let bench = Bench::start().await;
-    // Texts stand one behind the other, also in a pipe, and control nobody's terminal.
+    // Texts follow each other directly, even in a pipe, and cannot control a terminal.
     let told = bench.run(&["call", "demo", "test/tell", r#"["."]"#, "--stream"]).ok();
     assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("Once upon a\\u{1b}[2J time.\n", ""));
     let told = bench.run(&["call", "demo", "test/tell", r#"["!\n"]"#, "--stream"]).ok();
@@ -111,13 +111,13 @@ async fn parts_are_printed_as_they_come_and_a_result_that_repeats_them_is_not() 
     let list = lines(&bench.run(&["call", "demo", "test/list", "--stream", "--json"]).ok().stdout);
     assert_eq!(list[3], json!({ "result": null }));
 
-    // A method that sends nothing has its result, and it may be large.
+    // A method that sends nothing still has its result, which may be large.
     assert_eq!(bench.run(&["call", "demo", "math/add", "[2,3]", "--stream"]).ok().stdout, "5\n");
     assert_eq!(bench.run(&["call", "demo", "test/large", "--stream"]).ok().stdout.len(), 1_000_003);
     let bounded = ["call", "demo", "test/large", "--stream", "--max-bytes", "1000"];
     bench.run(&bounded).fails(21, &["more than 1000 bytes", "--max-bytes"]);
     bench.run(&["call", "demo", "test/large"]).fails(21, &["too large (-32015)"]);
-    // Errors are those of a call.
+    // Errors are the same as for a call.
     bench.run(&["call", "demo", "math/reset", "--stream"]).fails(10, &["permission denied (-32002)", "rpc.can"]);
     let slow = ["call", "demo", "test/slow", "--stream", "--deadline", "3s"];
     bench.run(&slow).fails(23, &["timeout"]);
@@ -139,7 +139,7 @@ async fn a_file_goes_with_a_call_as_an_argument_larger_than_a_message() {
     bench.run(&[&["call", "demo", "test/keep", "[1]"][..], &attach].concat()).fails(30, &["by position", "by name"]);
     bench.run(&["call", "demo", "test/keep", "--attach", "document=none.pdf"]).fails(30, &["none.pdf"]);
     bench.run(&["call", "demo", "test/keep", "--attach", "document"]).fails(2, &["document=report.pdf"]);
-    // Only one that is attached is given.
+    // Only attached files are given.
     let digest = "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
     let other = json!({ "document": { "sha256": digest, "size": 9, "type": "text/plain" } }).to_string();
     bench.run(&["call", "demo", "test/keep", &other, "--stream"]).fails(21, &["-32602", "did not give the attachment"]);
@@ -165,7 +165,7 @@ async fn progress_is_a_bar_on_a_terminal_and_a_line_for_scripts() {
     bench.end().await;
 }
 
-/// Has the command begin a method that is counted, and stops it: its exit code and what it said.
+/// Has the command call a counted method, and stops it. Returns its exit code and output.
 async fn stopped_at_work(bench: &Bench, words: &[&str], signal: i32) -> (Option<i32>, String, String) {
     let (command, rest) = words.split_first().unwrap();
     let begun = BEGUN.load(Ordering::SeqCst);
@@ -205,7 +205,7 @@ async fn whoever_stops_it_has_the_call_cancelled_at_the_service() {
         let told = if code == 0 { "" } else { CANCELLED };
         assert_eq!(said, told);
     }
-    // Those that print nothing until their end.
+    // Commands that print nothing until they end.
     let entries = r#"[{"method":"test/forever"},{"method":"math/add","params":[2,3]}]"#;
     let raw = r#"{"jsonrpc":"2.0","method":"test/forever","id":7}"#;
     for (words, signal, printed, told) in [
@@ -225,7 +225,7 @@ async fn whoever_stops_it_has_the_call_cancelled_at_the_service() {
         assert!(out.contains(printed) && out.is_empty() == printed.is_empty(), "{words:?}: {out}");
         assert_eq!(DROPPED.load(Ordering::SeqCst), dropped + 1, "{words:?}");
     }
-    // It ends at once, and does not wait for the service's word: on a busy machine it may end before it has told.
+    // It ends at once without waiting for the service: on a busy machine it may even end before it has sent the cancellation.
     let mut is_cancelled = false;
     for _ in 0..5 {
         let dropped = DROPPED.load(Ordering::SeqCst);

@@ -1,10 +1,10 @@
-//! What is shown on a terminal, and not in a pipe.
+//! What is shown on a terminal but not in a pipe.
 
 use std::process::Command;
 
 use crate::shell::Shell;
 
-/// What `sealwire` shows on a terminal. Python's standard library has one to lend.
+/// What `sealwire` shows on a terminal, which Python's standard library provides.
 pub(crate) fn on_terminal(shell: &Shell, args: &[&str], environment: &[(&str, &str)]) -> String {
     let lend = "import pty, sys; pty.spawn(sys.argv[1:])";
     let words = shell.command(args);
@@ -58,7 +58,7 @@ fn verdicts_and_errors_are_in_colour_on_a_terminal_and_nowhere_else() {
         }
     }
     assert!(!on_terminal(&shell, &["policy", "matrix", "--json"], &[]).contains('\u{1b}'));
-    // A text from elsewhere is never one.
+    // A text from elsewhere is never coloured.
     shell.write("policies/a.toml", "[role.\"\\u001b[31m\"]\nallow = []\n");
     assert!(on_terminal(&shell, &["policy", "check"], &[]).contains("\\u{1b}[31m"));
 }

@@ -159,7 +159,7 @@ fn revoking_adds_to_the_deny_list_and_keeps_what_is_in_it() {
     assert_eq!(shell.read("deny.json"), "{\"token\": []}", "a list that is not understood is left alone");
 }
 
-/// A path with a slip in it names no list that any service reads.
+/// A mistyped path names a list that no service reads.
 #[test]
 fn a_list_that_is_new_is_told() {
     let shell = Shell::new();
@@ -179,7 +179,7 @@ fn a_list_that_is_new_is_told() {
     assert!(ran.stderr.starts_with("warning: `dny.json` is a new list"), "{ran:?}");
 }
 
-/// A service would go on with the list that it has read before, and would not start again.
+/// A service would keep using the list that it read before, and could not restart.
 #[test]
 fn a_list_that_no_service_would_read_is_not_written() {
     let shell = Shell::new();
@@ -207,7 +207,7 @@ fn a_list_that_no_service_would_read_is_not_written() {
     let left = shell.read_json("deny.json");
     assert_eq!((&left["tokens"], &left["subjects"][0]["sub"]), (&json!([]), &"planner".into()));
 
-    // Told while there is room yet.
+    // The warning comes while there is still room.
     let many = fill(Denylist::MAX_BYTES / 4 * 5, ended);
     assert!((Denylist::MAX_BYTES / 5 * 4..Denylist::MAX_BYTES).contains(&many.len()), "{}", many.len());
     let ran = shell.run("token revoke --denylist deny.json --sub planner").ok();

@@ -76,7 +76,7 @@ timeout_s = 1
 name = "x/slow"
 "#;
 
-/// The process that has written its id there.
+/// The process that has written its id into this file.
 async fn written(stage: &Stage, file: &str) -> u64 {
     let written = async {
         loop {
@@ -123,7 +123,7 @@ async fn a_command_runs_for_each_call_and_its_arguments_are_what_was_declared() 
     for failed in ["x/killed", "x/flood", "x/words", "x/twice", "x/missing", "x/slow"] {
         assert_eq!(fails(failed, json!([])).await, Some(-32004), "{failed}");
     }
-    // Whatever took too long is gone, and so is what nobody waits for.
+    // Processes that took too long are gone, and so are those that nobody waits for.
     if let Ok(pid) = std::fs::read_to_string(stage.shell.path("slow")).unwrap_or_default().trim().parse() {
         gone(pid).await;
     }
@@ -137,7 +137,7 @@ async fn a_command_runs_for_each_call_and_its_arguments_are_what_was_declared() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_nobody_waits_for_keeps_its_place_until_it_is_gone() {
-    // The first ignores that it should end; the second looks whether the first is there.
+    // The first ignores the signal to end; the second checks whether the first is still there.
     let script = "if test -e first; then kill -0 $(cat first) 2>/dev/null && echo both || echo alone; \
                   else trap '' TERM; echo $$ > new; mv new first; while :; do sleep 1; done; fi";
     let backend = format!(

@@ -1,4 +1,4 @@
-//! Kind `http`: an application made with FastAPI, and a server that answers what it should not.
+//! Kind `http`: an application made with FastAPI, and a server that answers in ways that it should not.
 
 mod batch;
 
@@ -152,7 +152,7 @@ async fn what_a_command_says_is_for_the_next_caller_and_holds_when_it_fails_late
     );
     let stage = Stage::new(POLICY, &backend).await;
     let runs = || stage.shell.read("runs").lines().count();
-    // Nobody waits for as long as the command takes.
+    // Nobody waits until the command is done.
     let shown = async {
         loop {
             let brief = stage.client.request("tools").deadline(std::time::Duration::from_secs(1));
@@ -163,7 +163,7 @@ async fn what_a_command_says_is_for_the_next_caller_and_holds_when_it_fails_late
     };
     assert_eq!(within(LONG, shown).await, "one");
     assert_eq!(runs(), 1);
-    // It is had anew when the server refuses, every five seconds at most, and that fails.
+    // A new one is fetched when the server refuses, at most every five seconds, and that fails.
     let refused = async {
         while runs() == 1 {
             assert_eq!(fails(&stage, "w/no", json!({})).await, -32004);
@@ -207,13 +207,13 @@ async fn an_application_is_called_streamed_and_cancelled_under_a_policy() {
     ] {
         assert_eq!(shown[name], value, "{shown}");
     }
-    // Somebody else's key of the same name is another one there.
+    // Another caller's key of the same name is a different one to the application.
     let key = shown["idempotency-key"].as_str().unwrap();
     assert!(key.len() == 32 && !key.contains("pay-1"), "{shown}");
     assert!(!shown.to_string().contains("eyJ"), "no token: {shown}");
     assert_eq!(stage.shell.read("runs").lines().count(), 1, "it is kept");
 
-    // What a server says of an error, and what it cannot say.
+    // What a server may say about an error, and what it may not.
     for (given, got) in
         [(7, 7), (-32602, -32602), (-32603, -32603), (-32001, -32603), (-32004, -32603), (-32010, -32603)]
     {
@@ -236,7 +236,7 @@ async fn an_application_is_called_streamed_and_cancelled_under_a_policy() {
     assert!(told.contains(&"report/note".to_owned()), "{told:?}");
     assert_eq!(stage.call("w/report", json!({})).await.unwrap(), json!({ "halves": 2 }));
 
-    // A stream of parts until `[DONE]`; who takes no frames gets them together.
+    // A stream of parts until `[DONE]`; a caller that accepts no frames gets them all together.
     let mut counted = stage.client.stream::<Value>("tools", "w/count", json!({ "to": 300 }));
     for n in 1..=300 {
         assert_eq!(within(LONG, counted.next()).await.unwrap().unwrap(), json!({ "n": n }));
@@ -250,7 +250,7 @@ async fn an_application_is_called_streamed_and_cancelled_under_a_policy() {
     let failed = stage.call("w/fail", json!({ "to": 1 })).await.unwrap_err();
     assert_eq!((code(&failed), failed.remote().unwrap().data().unwrap().get()), (Some(1), r#"{"why": "dry"}"#));
 
-    // Whoever gives up closes the connection.
+    // Giving up closes the connection.
     for (method, file) in [("w/hang", "hang"), ("w/hanging", "stream")] {
         let hanging = stage.client.stream::<Value>("tools", method, json!({ "to": 1 }));
         there(&folder.path().join(format!("{file}-begun"))).await;
@@ -287,11 +287,11 @@ async fn an_application_that_is_killed_is_interrupted_and_found_again() {
     let Some(python) = python() else { return };
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
-    // Nobody is there yet.
+    // The server is not up yet.
     let mut stage = Stage::start(POLICY, &backend(port, "health = \"/livez\""), &["serve"]).await;
     within(LONG, stage.client.wait_for("tools", LONG)).await.unwrap();
     assert_eq!(fails(&stage, "w/add", json!([1, 1])).await, -32004);
-    // Then one that says that it is not well.
+    // Then one that reports that it is unhealthy.
     let unwell = folder.path().join("unwell");
     std::fs::write(&unwell, "").unwrap();
     let mut process = application(python, port, folder.path());
@@ -482,7 +482,7 @@ async fn a_plain_answer_is_whole_and_readable_or_an_error_of_its_call_alone() {
         text += &format!("[[backend.method]]\nname = \"{name}\"\n{output}http = {{ path = \"/{name}\" }}\n");
     }
     let stage = Stage::new(POLICY, &text).await;
-    // All in one message: no answer makes another unreadable.
+    // All in one message: no answer makes another one unreadable.
     let mut batch = stage.client.batch("tools");
     let calls: Vec<_> = table.iter().map(|(name, _, expected)| (name, batch.call(name, json!([])), expected)).collect();
     let mut answers = within(LONG, batch.send()).await.unwrap();

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::stage::{LONG, POLICY, Stage, code};
 use crate::process::says;
 
-/// The server of this era; its tool `name` is the method `t/name`.
+/// A server of this era of the protocol; its tool `name` is the method `t/name`.
 fn backend(python: &Path, era: &str) -> String {
     let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
     format!(
@@ -30,7 +30,7 @@ fn backend(python: &Path, era: &str) -> String {
     )
 }
 
-/// Calls until the tool is approved, which it is soon.
+/// Calls until the tool is approved, which takes a moment.
 async fn approved(stage: &Stage, method: &str, params: Value) -> Value {
     let approved = async {
         loop {
@@ -90,7 +90,7 @@ async fn is_behind_the_bus(era: &str) {
     let prompt = stage.call("t/prompts/get", json!({ "name": "p", "arguments": { "topic": "cats" } })).await.unwrap();
     assert_eq!(prompt["messages"][0]["content"]["text"], "cats");
     let mut changes = stage.client.subscribe::<Value>("tools", "tools/changes", json!([]));
-    // One call later, the subscription is there.
+    // One call later, the subscription is in place.
     stage.call("t/prompts/get", json!({ "name": "p", "arguments": { "topic": "" } })).await.unwrap();
     stage.shell.run("tools approve --yes").ok().says("19 approved");
     assert_eq!(stage.shell.mode("tools.lock.toml"), 0o644, "a service may run as another user");
@@ -105,7 +105,7 @@ async fn is_behind_the_bus(era: &str) {
     within(LONG, told).await;
     assert!(within(LONG, changes.cancel()).await);
 
-    // Arguments: as the policy says, and as the schema says.
+    // Arguments are checked by the policy, and by the schema.
     assert_eq!(approved(&stage, "t/echo", json!({ "text": "hi", "count": 2 })).await, text(&["hi", "hi"]));
     assert_eq!(refused(stage.call("t/echo", json!({ "text": "hi", "count": 100 })).await).0, -32002);
     let wrong = refused(stage.call("t/add", json!({ "a": 1 })).await);
@@ -122,7 +122,7 @@ async fn is_behind_the_bus(era: &str) {
     assert_eq!(document["result"]["schema"]["required"], json!(["sum"]), "{document}");
     assert!(of("t/far").is_none(), "it cannot be used");
 
-    // Results: what `outputSchema` describes, else the content; errors of the tool and of the protocol.
+    // Results: what `outputSchema` describes, otherwise the content; errors of the tool and of the protocol.
     assert_eq!(stage.call("t/add", json!({ "a": 1, "b": 2 })).await.unwrap(), json!({ "sum": 3 }));
     assert_eq!(refused(stage.call("t/lie", json!({})).await).0, -32603);
     assert_eq!(refused(stage.call("t/garble", json!({})).await).0, -32004, "at once, and not by the deadline");
@@ -132,7 +132,7 @@ async fn is_behind_the_bus(era: &str) {
         refused(stage.call("t/refuse", json!({})).await),
         (7, "not today".to_owned(), json!({ "day": "Monday" }))
     );
-    // A code that speaks for Sealwire's own checks is none of a server's.
+    // A server cannot use an error code that is reserved for Sealwire's own checks.
     assert_eq!(refused(stage.call("t/pose", json!({})).await).0, -32603);
     assert_eq!(refused(stage.call("t/later", json!({})).await).0, -32602, "the server does not know it");
     let far = refused(stage.call("t/far", json!({ "x": 1 })).await);
@@ -140,7 +140,7 @@ async fn is_behind_the_bus(era: &str) {
     let caller = text(&["{\"agent\": \"planner\", \"subject\": \"planner\"}"]);
     assert_eq!(stage.call("t/who", json!({})).await.unwrap(), caller);
 
-    // What comes on the way.
+    // What arrives during a call.
     let told: Arc<Mutex<Vec<Request>>> = Arc::default();
     let listener = Arc::clone(&told);
     let request = stage.client.request("tools").on_notification(move |note| listener.lock().unwrap().push(note));
@@ -179,7 +179,7 @@ async fn is_behind_the_bus(era: &str) {
     };
     within(LONG, heard).await;
 
-    // What may be of the call that was given up is nobody else's.
+    // Anything that may belong to the abandoned call goes to nobody else.
     let told: Arc<Mutex<Vec<Request>>> = Arc::default();
     let (listener, asker) = (Arc::clone(&told), Arc::clone(&told));
     let request = stage.client.request("tools").on_notification(move |note| listener.lock().unwrap().push(note));
@@ -200,7 +200,7 @@ async fn is_behind_the_bus(era: &str) {
     conforms(&log, era);
 }
 
-/// Whether every line is what the published schema of its revision has.
+/// Whether every line conforms to the published schema of its revision.
 fn conforms(log: &str, era: &str) {
     let validator = |revision: &str| {
         let path = root().join(format!("crates/cli/tests/cli/backends/mcp/{revision}.json"));
@@ -255,10 +255,10 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         stage.shell.run("tools diff --exit-code").ok().says("everything is approved");
 
         stage.call("t/grow", json!({})).await.unwrap();
-        // At once: what comes after the server's word is judged by what it says then.
+        // At once: calls after the server's notification are judged by its new definitions.
         let off = refused(stage.call("t/echo", json!({ "text": "hi" })).await);
         assert_eq!((off.0, off.2), (-32004, json!({ "tool": "changed" })));
-        // While it does not say, no tool is called, and the rest goes on.
+        // Until it has answered, no tool can be called; everything else goes on.
         stage.call("t/spoil", json!({})).await.unwrap();
         let off = refused(stage.call("t/add", json!({ "a": 1, "b": 2 })).await);
         assert_eq!((off.0, off.2), (-32004, Value::Null));
@@ -279,13 +279,13 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         assert_eq!(approved(&stage, "t/echo", loud).await, text(&["hi"]));
         assert_eq!(refused(stage.call("t/echo", json!({ "text": "hi" })).await).0, -32602, "by the new schema");
 
-        // What somebody has written into the lock is not believed, and what was approved stays.
+        // An invalid lock file is not believed, and approvals stay.
         let lock = stage.shell.read("tools.lock.toml");
         stage.shell.write("tools.lock.toml", &lock.replace("It can add.", "It can sub."));
         says(&mut stage.stderr, "the definition of `add` was changed in the file").await;
         assert_eq!(stage.call("t/add", json!({ "a": 1, "b": 2 })).await.unwrap(), json!({ "sum": 3 }));
         stage.shell.run("tools list").fails(30, &["sealwire tools approve"]);
-        // Nor one that others may write; as soon as they may not, it is, and an approval that was taken back ends.
+        // Nor is one that others can write. Once they cannot, it is, and a withdrawn approval ends.
         let echo = lock.find("[server.echo]").unwrap();
         let after = lock[echo + 1..].find("\n[server.").map_or(lock.len(), |next| echo + 1 + next);
         stage.shell.write("tools.lock.toml", &format!("{}{}", &lock[..echo], &lock[after..]));
@@ -326,7 +326,7 @@ async fn a_tool_whose_name_is_taken_is_unusable_and_the_others_go_on() {
     let stage = Stage::new(POLICY, &format!("{first}{second}")).await;
     let listed = stage.shell.run("tools list").ok().stdout.clone();
     for line in [
-        // What the configuration says comes first, and then what is there first.
+        // Names in the configuration take precedence, then those that come first.
         "unusable  first: add: `add` is taken by the tool `pid` of backend `second`; give it another name",
         "new       second: pid",
         "new       first: echo",
@@ -339,7 +339,7 @@ async fn a_tool_whose_name_is_taken_is_unusable_and_the_others_go_on() {
     assert_eq!(approved(&stage, "echo", json!({ "text": "hi" })).await, text(&["hi"]));
     assert!(approved(&stage, "add", json!({})).await.to_string().contains("text"));
 
-    // What was approved keeps its name, wherever else that is listed; and a name of the configuration is a fault there.
+    // An approved tool keeps its name, wherever else that is listed; a name that collides with the configuration is a fault.
     let config = stage.shell.read("sealwire.toml");
     stage.shell.write("turned.toml", &config.replace(&first, "").replace(&second, &format!("{second}{first}")));
     let turned = stage.shell.run("tools list --config turned.toml").ok().stdout.clone();
@@ -370,7 +370,7 @@ async fn an_agent_that_gives_its_calls_up_has_no_more_of_them_at_a_server_than_i
         let quiet = stage.agent("quiet").await;
         let ask = async |method: &str| within(LONG, quiet.call::<Value>("tools", method, json!({}))).await.unwrap();
         for _ in 0..5 {
-            // The first two reach the server, which goes on with them.
+            // The first two reach the server, which keeps working on them.
             let brief = stage.client.request("tools").deadline(Duration::from_millis(500));
             within(LONG, brief.call::<Value>("t/wait", json!({}))).await.unwrap_err();
             ask("t/pid").await;
@@ -408,8 +408,8 @@ async fn a_server_that_hangs_is_ended_and_one_that_waits_for_a_caller_is_not() {
     let before = approved(&stage, "t/pid", json!({})).await;
     approved(&stage, "made/add", json!({ "a": 1, "b": 2 })).await;
 
-    // A caller that thinks for longer than a call may take, and callers that wait for less than what would be needed to see that
-    // nothing comes.
+    // A caller that thinks for longer than a call may take, and callers that wait for less time than it takes to notice that
+    // nothing arrives.
     let asked = stage.client.request("tools").on_ask(|_: Request| std::future::pending::<Result<Value, RpcError>>());
     let mut asked = asked.stream::<Value>("t/ask", json!({}));
     let thinking = async {

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use crate::process::heard;
 use crate::shell::Shell;
 
-/// Everything may be called that no test denies.
+/// Everything may be called, unless a test denies it.
 pub(crate) const POLICY: &str = "[role.user]\nallow = [\"*\"]\n";
 
 /// Long enough for programs to start, and to be ended, on a machine under full load.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// The backend of a server of MCP, as tests here have it.
+/// The backend for an MCP server in these tests.
 pub(crate) fn server_of_mcp(python: &Path) -> String {
     let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
     format!(
@@ -43,12 +43,12 @@ impl Stage {
         Self::run(policy, backends, &["serve"]).await
     }
 
-    /// The same, with a command line of its own.
+    /// The same, with its own command line.
     pub(crate) async fn run(policy: &str, backends: &str, args: &[&str]) -> Self {
         Self::start(policy, backends, args).await.ready().await
     }
 
-    /// Takes messages.
+    /// Waits until it takes messages.
     pub(crate) async fn ready(self) -> Self {
         let mut stdout = self.stdout.clone();
         let ready = tokio::time::timeout(
@@ -67,20 +67,20 @@ impl Stage {
         Self::begin(server, shell, args, &std::env::var("PATH").unwrap()).await
     }
 
-    /// The same, in a folder that is prepared, with this path to programs.
+    /// The same, in a prepared folder, with this PATH.
     pub(crate) async fn begin(server: NatsServer, shell: Shell, args: &[&str], path: &str) -> Self {
         let command = shell.command(args);
         Self::of(server, shell, command, path).await
     }
 
-    /// The same, by a command line that becomes that of the service.
+    /// The same, with a command line that finally becomes the service's.
     pub(crate) async fn of(server: NatsServer, shell: Shell, command: std::process::Command, path: &str) -> Self {
         let mut command = tokio::process::Command::from(command);
         command.env("PATH", path);
         let mut service = command.env("SECRET_OF_THE_SERVICE", "hunter2").kill_on_drop(true).spawn().unwrap();
         let (stdout, stderr) = (heard(service.stdout.take().unwrap()), heard(service.stderr.take().unwrap()));
         let credentials = Credentials::load(shell.path("planner.creds.json")).unwrap();
-        // The tests do other things while a call is under way.
+        // The tests do other things while a call is in progress.
         let client = Client::builder(credentials).in_flight(4_096).deadline(5 * LONG);
         let client = within(LONG, client.connect()).await.unwrap();
         Self { shell, service, stdout, stderr, client, server }
@@ -91,7 +91,7 @@ impl Stage {
         enrolled(&self.shell, name, &self.server.url());
         let credentials = Credentials::load(self.shell.path(&format!("{name}.creds.json"))).unwrap();
         let client = within(LONG, Client::builder(credentials).connect()).await.unwrap();
-        // The service takes up a new key within a second, and refuses whoever it does not know before.
+        // The service picks up a new key within a second, and refuses the agent until then.
         let known = async {
             while client.call::<Value>("tools", "rpc.can", serde_json::json!({ "method": "rpc.can" })).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(50)).await;

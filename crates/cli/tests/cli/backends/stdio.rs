@@ -33,7 +33,7 @@ fn backend(python: &Path, more: &str, methods: &[&str]) -> String {
 }
 
 pub(super) fn alive(pid: u64) -> bool {
-    // A zombie is gone, too.
+    // A zombie counts as gone.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
@@ -70,7 +70,7 @@ async fn the_tools_of_a_program_are_methods_under_policies() {
     assert_eq!(stage.call("t/echo", json!([5, "alice"])).await.unwrap(), json!([5, "alice"]), "as it came");
     let denied = stage.call("t/echo", json!({ "amount": 100 })).await.unwrap_err();
     assert_eq!(code(&denied), Some(-32002), "{denied}");
-    // The policy, whose rule needs the amount, and not the program.
+    // The policy denies it, since its rule needs the amount, not the program.
     let wrong = stage.call("t/echo", json!({ "amount": "5" })).await.unwrap_err();
     assert_eq!(code(&wrong), Some(-32602), "{wrong}");
 
@@ -78,7 +78,7 @@ async fn the_tools_of_a_program_are_methods_under_policies() {
     let refused = refused.remote().unwrap();
     assert_eq!((refused.code(), refused.message()), (42, "not today"));
     assert_eq!(refused.data().unwrap().get(), r#"{"day": "Monday"}"#);
-    // A code that speaks for Sealwire's own checks is none of a program's.
+    // A program cannot use an error code that is reserved for Sealwire's own checks.
     assert_eq!(code(&stage.call("t/nothing", json!([])).await.unwrap_err()), Some(-32603));
     let caller = json!({ "agent": "planner", "subject": "planner" });
     assert_eq!(stage.call("t/who", json!([])).await.unwrap(), caller);
@@ -86,7 +86,7 @@ async fn the_tools_of_a_program_are_methods_under_policies() {
     let names: Vec<&String> = env.as_object().unwrap().keys().filter(|name| !name.starts_with("LC_")).collect();
     assert_eq!((&names[..], &env["COLOUR"]), (&[&"COLOUR".into(), &"HOME".into(), &"PATH".into()][..], &json!("blue")));
 
-    // What it sends on the way: parts, progress, a notification; and a question.
+    // What it sends during a call: parts, progress, a notification; and a question.
     let told: Arc<Mutex<Vec<Request>>> = Arc::default();
     let listener = Arc::clone(&told);
     let request = stage.client.request("tools").on_notification(move |note| listener.lock().unwrap().push(note));
@@ -99,7 +99,7 @@ async fn the_tools_of_a_program_are_methods_under_policies() {
     let progress =
         r#"{"jsonrpc":"2.0","method":"rpc.progress","params":{"progress":1.0,"total":3.0,"message":"on it"}}"#;
     assert_eq!(told, [progress, r#"{"jsonrpc":"2.0","method":"job/began","params":{"by":"me"}}"#]);
-    // Without frames there is the result alone.
+    // Without frames, there is only the result.
     assert_eq!(stage.call("t/job", json!([])).await.unwrap(), "Once upon a time");
     let asked = stage.client.request("tools").on_ask(|question: Request| async move {
         assert_eq!(question.method, "which");
@@ -109,26 +109,26 @@ async fn the_tools_of_a_program_are_methods_under_policies() {
     assert!(within(LONG, asked.next()).await.is_none());
     assert_eq!(within(LONG, asked.finish::<Value>()).await.unwrap(), 2);
 
-    // What belongs to no call is pushed.
+    // Messages that belong to no call are pushed.
     let mut ticks = stage.client.subscribe::<Value>("tools", "t/ticks", json!([]));
     let first = within(LONG, ticks.next()).await.unwrap().unwrap()["n"].as_u64().unwrap();
     assert_eq!(within(LONG, ticks.next()).await.unwrap().unwrap(), json!({ "n": first + 1 }));
     assert!(within(LONG, ticks.cancel()).await);
 
-    // A call that nobody waits for any more is told to the program.
+    // The program is told about a call that nobody waits for any more.
     let mut waiting = stage.client.stream::<Value>("tools", "t/wait", json!([]));
     assert_eq!(within(LONG, waiting.next()).await.unwrap().unwrap(), "waiting");
     assert!(within(LONG, waiting.cancel()).await);
     let told = async { while stage.call("t/cancelled", json!([])).await.unwrap() == json!([]) {} };
     within(LONG, told).await;
 
-    // Text with ends of lines in it is one message, and the caller's text is none of its own to the program.
+    // Text with line ends is one message, and the program does not take a caller's text for a message.
     let inner = r#"{"jsonrpc":"2.0","method":"exit","params":[],"id":1}"#;
     let params = RawValue::from_string(format!("[1,\r\n{inner}\n]")).unwrap();
     let same = within(LONG, stage.client.call::<Value>("tools", "t/later", &params)).await.unwrap();
     assert_eq!(same[1]["method"], "exit");
 
-    // A thousand at once, answered in whatever order.
+    // A thousand at once, answered in any order.
     let calls = (0..1_000).map(|number| {
         let stage = &stage;
         async move { assert_eq!(stage.call("t/later", json!([number])).await.unwrap(), json!([number])) }
@@ -141,7 +141,7 @@ async fn the_tools_of_a_program_are_methods_under_policies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_none_ends_its_call_at_once_and_costs_no_other() {
     let Some(python) = python() else { return };
-    // Far above what the test waits.
+    // Far longer than the test waits.
     let stage = Stage::new(POLICY, &backend(python, "timeout_s = 600", &["raw"])).await;
     let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
     for text in
@@ -169,12 +169,12 @@ async fn a_program_that_breaks_off_is_started_again_and_the_service_goes_on() {
         // Each goes on ticking meanwhile.
         let (one, other) = (stage.call("t/wait", json!([])), stage.call(method, json!([])));
         let (one, other) = futures_util::future::join(one, other).await;
-        // Whoever else waits is told as well.
+        // Other waiting callers are told as well.
         assert_eq!((code(&one.unwrap_err()), code(&other.unwrap_err())), (Some(-32004), Some(-32004)), "{method}");
         stage.comes_back("t/echo", json!([method])).await;
         says(&mut stage.stderr, told).await;
     }
-    // It goes on printing, and reads nothing.
+    // It goes on printing, but reads nothing.
     assert_eq!(code(&stage.call("t/deaf", json!([])).await.unwrap_err()), Some(-32004));
     stage.comes_back("t/echo", json!(["deaf"])).await;
     let said = stage.end().await;
@@ -184,30 +184,30 @@ async fn a_program_that_breaks_off_is_started_again_and_the_service_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_was_given_up_may_stay_unanswered_and_a_program_that_hangs_is_found() {
     let Some(python) = python() else { return };
-    // Without ticks: nothing is heard of it but answers.
+    // Without ticks, its answers are the only sign of life.
     let text =
         backend(python, "timeout_s = 2", &["echo", "ignored", "cancelled", "stuck"]).replace(", \"--ticks\"", "");
     let mut stage = Stage::new(POLICY, &text).await;
     let waiting = stage.client.stream::<Value>("tools", "t/ignored", json!([]));
     says(&mut stage.stderr, "it is ignored").await;
     assert!(within(LONG, waiting.cancel()).await);
-    // Nor need one whose caller waits for less than the backend does.
+    // Nor does one need to whose caller waits for a shorter time than the backend.
     let impatient = |method: &'static str| {
         let request = stage.client.request("tools").deadline(Duration::from_millis(500));
         within(LONG, async move { request.call::<Value>(method, json!([])).await.unwrap_err() })
     };
     impatient("t/ignored").await;
-    // Longer than such calls are remembered, and a sign of life may take after that.
+    // Longer than such calls are remembered, plus the time that a sign of life may take.
     tokio::time::sleep(Duration::from_secs(6)).await;
     let told = stage.call("t/cancelled", json!([])).await.unwrap();
     assert_eq!(told.as_array().unwrap().len(), 2, "it was told, and is the same process");
 
-    // One that does hang is found, though nobody waits for as long as that takes.
+    // A program that does hang is detected, though nobody waits for as long as that takes.
     impatient("t/stuck").await;
     says(&mut stage.stderr, "none was answered").await;
     stage.comes_back("t/echo", json!(["again"])).await;
 
-    // So is one that says that it is there, and answers no call.
+    // So is one that gives signs of life, but answers no call.
     impatient("t/ignored").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(code(&stage.call("t/ignored", json!([])).await.unwrap_err()), Some(-32004));
@@ -220,9 +220,9 @@ async fn a_call_that_was_given_up_may_stay_unanswered_and_a_program_that_hangs_i
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_question_that_nobody_answers_holds_up_no_other_call() {
     let Some(python) = python() else { return };
-    // Far above what the test waits.
+    // Far longer than the test waits.
     let stage = Stage::new(POLICY, &backend(python, "timeout_s = 600", &["echo", "quiz", "quizzed"])).await;
-    // It is given up while its caller thinks ...
+    // The call is given up while its caller thinks ...
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let thinking = stage.client.request("tools").on_ask(move |question: Request| {
         tell.send(question.method).unwrap();
@@ -256,7 +256,7 @@ async fn an_agent_that_gives_its_calls_up_has_no_more_of_them_in_the_program_tha
         assert_eq!(within(LONG, waiting.next()).await.unwrap().unwrap(), "waiting");
         assert!(within(LONG, waiting.cancel()).await);
     }
-    // It goes on with both, and gets no third one, whether that is cancelled or comes to its deadline, until it has had time to stop.
+    // It goes on with both, whether cancelled or past their deadline, and gets no third one until it has had time to stop.
     let held = async || {
         let held = ask("t/held").await.as_array().unwrap().len();
         assert!(held == 2 || began.elapsed() >= Duration::from_secs(10), "{held}");
@@ -269,12 +269,12 @@ async fn an_agent_that_gives_its_calls_up_has_no_more_of_them_in_the_program_tha
         within(LONG, brief.call::<Value>("t/wait", json!([]))).await.unwrap_err();
     }
     held().await;
-    // Its late answers give the places back.
+    // Its late answers free the places.
     ask("t/release").await;
     assert_eq!(stage.call("t/echo", json!([1])).await.unwrap(), json!([1]));
     stage.end().await;
 
-    // One that never answers keeps them for a while, and not for as long as a call may take.
+    // A call that is never answered keeps its place for a while, but not for as long as a call may take.
     let text = backend(python, "in_flight = 2\ntimeout_s = 600", &["echo", "wait"]);
     let stage = Stage::new(POLICY, &text).await;
     let mut waiting = stage.client.stream::<Value>("tools", "t/wait", json!([]));
@@ -290,7 +290,7 @@ async fn an_agent_with_hundreds_of_slow_calls_keeps_nobody_else_waiting() {
     let Some(python) = python() else { return };
     let stage = Stage::new(POLICY, &backend(python, "in_flight = 4", &["wait", "echo"])).await;
     let quiet = stage.agent("quiet").await;
-    // Its share of the places is taken, for as long as it waits.
+    // The agent's share of the places is taken for as long as it waits.
     let mut held: Vec<_> = (0..2).map(|_| stage.client.stream::<Value>("tools", "t/wait", json!([]))).collect();
     for stream in &mut held {
         assert_eq!(within(LONG, stream.next()).await.unwrap().unwrap(), "waiting");
@@ -302,7 +302,7 @@ async fn an_agent_with_hundreds_of_slow_calls_keeps_nobody_else_waiting() {
             tokio::spawn(async move { request.call::<Value>("t/wait", json!([])).await })
         })
         .collect();
-    // Calls are taken in their order: all but a few of these are there when this one is answered.
+    // Calls are taken in order, so all but a few of these have arrived when this one is answered.
     let asked: Value = within(LONG, long().call("rpc.can", json!({ "method": "t/echo" }))).await.unwrap();
     assert!(asked.to_string().contains("true"), "{asked}");
     for number in 0..20 {
@@ -322,7 +322,7 @@ async fn what_a_program_prints_grows_and_leaves_behind_is_bounded() {
     let text = backend(python, "memory_mib = 256\nopen_files = 64", &methods);
     let server = NatsServer::start().await;
     let shell = prepared(&server.url(), POLICY, &text);
-    // A child that is no program of a backend.
+    // A child that is not a backend's program.
     let command = shell.command_after("sleep 600 >/dev/null 2>&1 & echo $! > inherited;", &["serve"]);
     let mut stage = Stage::of(server, shell, command, &std::env::var("PATH").unwrap()).await.ready().await;
     let inherited: u64 = stage.shell.read("inherited").trim().parse().unwrap();
@@ -335,7 +335,7 @@ async fn what_a_program_prints_grows_and_leaves_behind_is_bounded() {
     assert_eq!(code(&leaked), Some(7), "{leaked}");
     assert!(stage.call("t/files", json!([])).await.unwrap().as_u64().unwrap() < 64);
 
-    // Whoever does not take what is sent loses its own call, and nothing else.
+    // A caller that does not read what is sent loses its own call, and nothing else.
     let mut slow = stage.client.request("tools").stream::<String>("t/parts", json!([]));
     for _ in 0..20 {
         assert_eq!(stage.call("t/echo", json!(["meanwhile"])).await.unwrap(), json!(["meanwhile"]));
@@ -358,7 +358,7 @@ async fn what_a_program_prints_grows_and_leaves_behind_is_bounded() {
     for pid in left {
         gone(pid).await;
     }
-    // Whoever kills the guard leaves nothing behind either.
+    // Killing the guard leaves nothing behind either.
     assert_eq!(code(&stage.call("t/usurp", json!([])).await.unwrap_err()), Some(-32004));
     says(&mut stage.stderr, " alone").await;
     let said = stage.stderr.borrow().clone();
@@ -369,7 +369,7 @@ async fn what_a_program_prints_grows_and_leaves_behind_is_bounded() {
     send(SIGKILL, u32::try_from(inherited).unwrap());
     let said = stage.end().await;
     assert!(said.contains("1000 useless lines"), "{said}");
-    // The log has a few lines of two hundred thousand.
+    // Of two hundred thousand lines, the log has a few.
     assert!(said.lines().count() < 1_000, "{}", said.lines().count());
 }
 
@@ -400,7 +400,7 @@ async fn while_a_program_is_not_there_calls_are_refused_at_once_and_the_service_
     let mut stage = Stage::start(POLICY, &text, &["serve", "--state-file", "state.json"]).await;
     within(LONG, stage.client.wait_for("tools", LONG)).await.unwrap();
     let began = Instant::now();
-    // By the service, at once: one that waited for the program would end with its deadline.
+    // The service ends it at once: a call that waited for the program would end with its deadline.
     for _ in 0..20 {
         let error = stage.call("broken/do", json!([])).await.unwrap_err();
         assert_eq!(code(&error), Some(-32004), "{error}");
@@ -408,7 +408,7 @@ async fn while_a_program_is_not_there_calls_are_refused_at_once_and_the_service_
     }
     // The others go on.
     assert_eq!(stage.call("t/echo", json!([1])).await.unwrap(), json!([1]));
-    // One in a minute more than five would be too many, and the test takes none.
+    // More than five starts a minute would be too many, and the test needs none.
     let starts = stage.shell.read("starts").lines().count();
     assert!((1..=5).contains(&starts) || began.elapsed() > LONG, "{starts}");
     let ping = stage.shell.run("ping --config sealwire.toml --own state.json --within 30s");
@@ -458,10 +458,10 @@ fn descriptions_with_a_mistake_are_refused_with_what_to_do() {
     with(&format!("{stdio}command = [\"x\"]\n[[backend.method]]\nname = \"rpc.x\"\n")).fails(30, &["rpc"]);
     let twice = "params = [{ name = \"x\", type = \"any\" }, { name = \"x\", type = \"any\" }]\n";
     with(&format!("{stdio}command = [\"x\"]\n{method}{twice}")).fails(30, &["two parameters `x`"]);
-    // The policy is judged by what the backends offer.
+    // The policy is checked against what the backends offer.
     shell.write("policies/tools.toml", "[role.user]\nallow = [\"a/c\"]\n");
     with(&format!("{stdio}command = [\"x\"]\n{method}")).fails(11, &["a/c"]);
-    // No program of one's own, and none of the demonstration.
+    // Neither a program of the user's own, nor the demonstration.
     shell.run("serve demo").fails(30, &["only `sealwire serve` runs"]);
     shell.run("serve stdio --method a(b -- x").fails(2, &["the parameters end with `)`"]);
     shell.run("serve stdio --method a/b -- x").fails(30, &[]);

@@ -1,4 +1,4 @@
-//! Replicas whose guards differ do not serve beside each other, and believe nobody but each other.
+//! Replicas whose guards differ do not serve at the same time, and replicas believe nobody but each other.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::gate::Gate;
 use sealwire_testkit::{NatsServer, SOON, within};
 
-/// A second configuration of `demo`, which differs in one text.
+/// A second configuration of `demo`, with one text replaced.
 fn other(gate: &Gate, from: &str, to: &str) -> String {
     let config = gate.shell.read(&gate.configure("demo"));
     assert!(config.contains(from), "{config}");
@@ -19,7 +19,7 @@ fn other(gate: &Gate, from: &str, to: &str) -> String {
     "demo/other.toml".to_owned()
 }
 
-/// A replica with this configuration refuses to start beside the first, and both say why.
+/// Asserts that a replica with this configuration refuses to start next to the first, and that both say why.
 fn refused_beside(gate: &Gate, config: &str, why: &str) {
     let mut second = gate.start(config, "two.json");
     assert_eq!(second.ends(3 * SOON), Some(20), "{}", gate.log("two.json"));
@@ -30,7 +30,7 @@ fn refused_beside(gate: &Gate, config: &str, why: &str) {
     gate.shell.run("ping --config demo/here.toml --own one.json").ok();
 }
 
-/// A configuration whose guard is at another broker, where its stream cannot show what differs.
+/// A configuration whose guard is at another broker, so that the stream cannot reveal the difference.
 fn elsewhere(gate: &Gate, broker: &NatsServer, settings: &str) -> String {
     let own = format!("[replay.nats]\nurls = [\"{}\"]", gate.server.url());
     let theirs = own.replace(&gate.server.url(), &broker.url());
@@ -47,7 +47,7 @@ async fn replicas_with_different_windows_do_not_serve_beside_each_other() {
     let gate = Gate::open().await;
     let broker = NatsServer::start_with(&super::gate::config(&gate.shell)).await;
     let _one = gate.serve("demo", "one.json");
-    // With one stream, that one shows it.
+    // With a common stream, the stream reveals it.
     let config = other(&gate, "skew_s = 2", "skew_s = 2\nwindow_s = 40");
     let mut second = gate.start(&config, "two.json");
     assert_eq!(second.ends(3 * SOON), Some(30), "{}", gate.log("two.json"));
@@ -64,7 +64,7 @@ async fn replicas_whose_guards_are_at_two_brokers_do_not_serve_beside_each_other
     refused_beside(&gate, &elsewhere(&gate, &broker, "skew_s = 2"), "stream");
 }
 
-/// Two that came up without hearing of each other: the later one stops, the other goes on.
+/// Two replicas that started without hearing each other: the later one stops, the other goes on.
 /// SPEC.md §18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_finds_another_guard_while_it_serves_stops_if_it_is_the_newer_one() {
@@ -82,7 +82,7 @@ async fn a_replica_that_finds_another_guard_while_it_serves_stops_if_it_is_the_n
     is_answered(&gate);
 }
 
-/// What a replica says, with another id and another guard.
+/// A replica's answer, with another id and another guard.
 fn forged(genuine: &[u8], instance: &str, guard: &str) -> String {
     let mut said: Value = serde_json::from_slice(genuine).unwrap();
     said["id"] = instance.into();
@@ -93,7 +93,7 @@ fn forged(genuine: &[u8], instance: &str, guard: &str) -> String {
     said.to_string()
 }
 
-/// Answers each question on `subject` with what a replica of another guard would say, which is not signed for it, and with a
+/// Answers each question on `subject` with what a replica with another guard would say, without a valid signature, and with a
 /// genuine answer to another question.
 async fn forge(mallory: Client, subject: &'static str, genuine: async_nats::Message) -> JoinHandle<()> {
     let mut asked = within(SOON, mallory.subscribe(subject)).await.unwrap();
@@ -112,13 +112,13 @@ async fn forge(mallory: Client, subject: &'static str, genuine: async_nats::Mess
     })
 }
 
-/// A genuine answer, signed for a question of a tool's.
+/// A genuine answer, signed for a question from a tool.
 async fn genuine(tools: &Client) -> async_nats::Message {
     let nonce = sealwire::auth::Nonce::random().to_text();
     within(SOON, tools.request("$SRV.PING.demo", nonce.into())).await.unwrap()
 }
 
-/// With the permissions as shipped: nobody else hears what replicas ask, nor can answer.
+/// With the shipped permissions, nobody else hears the replicas' questions or can answer them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stranger_neither_keeps_a_replica_from_starting_nor_reports_it_healthy() {
     let gate = Gate::open().await;
@@ -130,7 +130,7 @@ async fn a_stranger_neither_keeps_a_replica_from_starting_nor_reports_it_healthy
         let client = gate.client(user).await;
         forging.push(forge(client.clone(), "_SVC.demo.replica.peers", genuine.clone()).await);
         forging.push(forge(client.clone(), "$SRV.PING.demo", genuine.clone()).await);
-        // Unasked, too.
+        // Unasked answers, too.
         let (said, unasked) = (forged(&genuine.payload, "ghost", "local"), format!("_SVC.demo.replica.{id}.x"));
         forging.push(tokio::spawn(async move {
             loop {
@@ -152,8 +152,8 @@ async fn a_stranger_neither_keeps_a_replica_from_starting_nor_reports_it_healthy
     forging.iter().for_each(JoinHandle::abort);
 }
 
-/// At a broker where anybody may answer, whoever does can have replicas refuse everything. He can end none that serves, nor
-/// report one healthy.
+/// At a broker where anybody may answer, an attacker can make replicas refuse everything, but can neither stop a serving replica nor
+/// report one as healthy.
 /// SPEC.md §18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_a_broker_without_permissions_forged_answers_count_against_replicas_and_never_for_them() {
@@ -166,18 +166,18 @@ async fn at_a_broker_without_permissions_forged_answers_count_against_replicas_a
     let mut two = gate.start(&gate.configure("demo"), "two.json");
     assert_eq!(two.ends(3 * SOON), Some(20), "{}", gate.log("two.json"));
     assert!(gate.log("two.json").contains("does it sign with this service's key"), "{}", gate.log("two.json"));
-    // One replica is counted, whatever is listed.
+    // Only one replica is counted, whatever is listed.
     let listed = gate.shell.run("ping --config demo/here.toml --json").ok().json();
     assert_eq!(listed["ready"], 1, "{listed}");
     assert!(listed["replicas"].as_array().unwrap().len() > 2, "{listed}");
     assert!(gate.shell.run("ping --config demo/here.toml --at-least 2").code == 20);
     assert!(gate.shell.run("ping --config demo/here.toml").ok().stdout.contains("NOT VERIFIED"));
-    // A replica that is gone is not healthy because somebody says so.
+    // A replica that is gone does not become healthy because somebody says so.
     gate.shell.write("gone.json", r#"{"instance":"GONE"}"#);
     let ran = gate.shell.run("ping --config demo/here.toml --own gone.json");
     assert!(ran.code == 20 && ran.stderr.contains("does not take messages"), "{ran:?}");
     gate.shell.run("ping --config demo/here.toml --own one.json").ok();
-    // It serves again once he is gone.
+    // It serves again once the attacker is gone.
     assert!(one.0.try_wait().unwrap().is_none(), "{}", gate.log("one.json"));
     forging.abort();
     is_answered(&gate);
@@ -193,7 +193,7 @@ fn is_answered(gate: &Gate) {
     }
 }
 
-/// The one that signs with the old key and the one that signs with the new one do not believe each other, and share a guard.
+/// A replica with the old key and one with the new key do not believe each other, but share a guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_key_is_exchanged_replica_by_replica() {
     let gate = Gate::open().await;
@@ -214,7 +214,7 @@ async fn a_service_key_is_exchanged_replica_by_replica() {
     is_answered(&gate);
 }
 
-/// A broker that is silent for a moment: a replica could have started unheard.
+/// The broker is silent for a moment, in which a replica could have started unheard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_does_not_hear_itself_says_so_and_says_when_it_does_again() {
     let mut gate = Gate::open().await;
@@ -227,7 +227,7 @@ async fn a_replica_that_does_not_hear_itself_says_so_and_says_when_it_does_again
     is_answered(&gate);
 }
 
-/// An agent may not ask replicas. It calls, and an answer that the service signed for this call is proof enough.
+/// An agent may not ask replicas. It makes a call, and an answer that the service signed for this call is proof enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_learns_whether_the_service_is_there_and_the_real_one() {
     let gate = Gate::open().await;
@@ -238,7 +238,7 @@ async fn an_agent_learns_whether_the_service_is_there_and_the_real_one() {
     assert!(ping("demo", "").ok().stdout.contains("demo is there, verified by its signature"));
     let said = ping("demo", "--json").ok().json();
     assert!(said["verified"] == true && said["after_ms"].is_u64() && said["error"].is_null(), "{said}");
-    // Whoever has the other service's broker user answers in its place, and cannot sign.
+    // An attacker with the other service's broker user answers in its place, but cannot sign.
     let liar = gate.client("service bank").await;
     let mut calls = within(SOON, liar.subscribe("rpc.v1.bank.>")).await.unwrap();
     sealwire_testkit::settle(&liar).await;

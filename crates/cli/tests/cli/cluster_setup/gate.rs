@@ -1,4 +1,4 @@
-//! A set-up, one broker that has its users and limits, and services that run from its files, without TLS.
+//! A setup, one broker with its users and limits, and services that run from its files, without TLS.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::shell::Shell;
 use sealwire_testkit::raw::RawConnection;
 use sealwire_testkit::{NatsServer, SOON, within};
 
-/// A set-up, and one broker that has its users.
+/// A setup, and one broker with its users.
 pub(crate) struct Gate {
     pub(crate) shell: Shell,
     pub(crate) server: NatsServer,
@@ -23,7 +23,7 @@ impl Gate {
         Self { shell, server }
     }
 
-    /// The same with a broker that admits anybody to anything: what is left is what the replicas check themselves.
+    /// The same with a broker that permits everything to everybody: all that is left are the replicas' own checks.
     pub(crate) async fn open_to_all() -> Self {
         let shell = Shell::new();
         shell.run("setup cluster --out .").ok();
@@ -48,7 +48,7 @@ impl Gate {
         RawConnection::connect_as(&self.server.url(), &self.seed(user)).await.unwrap()
     }
 
-    /// A client whose inboxes are where its permissions say.
+    /// A client whose inboxes are where its permissions allow.
     pub(crate) async fn client(&self, user: &str) -> Client {
         let inbox = match user.split_once(' ') {
             Some(("service", name)) => format!("_SVC.{name}.replica.test"),
@@ -59,7 +59,7 @@ impl Gate {
         within(SOON, options.connect(self.server.url())).await.unwrap()
     }
 
-    /// What the broker lets a user do, of subjects to publish to and to subscribe.
+    /// Which of these subjects the broker lets a user publish and subscribe to.
     pub(crate) async fn may(&self, user: &str, publish: &[&str], subscribe: &[&str]) -> (Vec<String>, Vec<String>) {
         let mut raw = self.raw(user).await;
         let (mut publishes, mut subscribes) = (Vec::new(), Vec::new());
@@ -98,7 +98,7 @@ impl Gate {
         here
     }
 
-    /// A replica of a service. Ready when this returns.
+    /// Starts a replica of a service, which is ready when this returns.
     pub(crate) fn serve(&self, service: &str, state: &str) -> Served {
         let config = self.configure(service);
         let served = self.start(&config, state);
@@ -111,7 +111,7 @@ impl Gate {
         served
     }
 
-    /// A replica that may refuse to start.
+    /// Starts a replica that may refuse to start.
     pub(crate) fn start(&self, config: &str, state: &str) -> Served {
         let mut command = self.shell.command(&["serve", "demo", "--config", config, "--state-file", state]);
         let log = std::fs::File::create(self.shell.path(&format!("{state}.log"))).unwrap();
@@ -143,7 +143,7 @@ impl Gate {
     }
 }
 
-/// The users of a set-up, and the limits of the shipped brokers.
+/// The users of a setup, and the limits of the shipped brokers.
 pub(crate) fn config(shell: &Shell) -> String {
     let shipped = std::fs::read_to_string(sealwire_testkit::root().join("deploy/nats.conf")).unwrap();
     let limits: Vec<&str> = shipped.lines().filter(|line| line.starts_with("max_")).collect();
@@ -156,7 +156,7 @@ pub(crate) struct Served(pub(crate) Child);
 
 impl Served {
     pub(crate) fn terminate(&mut self) {
-        // By the process's own id, while it is ours: it has not been waited for.
+        // The process id is still ours, since nobody has waited for the process.
         let pid = self.0.id().to_string();
         assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
         assert!(self.0.wait().unwrap().success(), "drained");
@@ -164,7 +164,7 @@ impl Served {
 }
 
 impl Served {
-    /// The exit code, once it has ended by itself.
+    /// The exit code, once the command has ended by itself.
     pub(crate) fn ends(&mut self, within: Duration) -> Option<i32> {
         let deadline = Instant::now() + within;
         while Instant::now() < deadline {

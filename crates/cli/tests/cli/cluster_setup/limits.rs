@@ -1,4 +1,4 @@
-//! What one user can take of the brokers: with the shipped limits, not more than its share.
+//! How much of the brokers one user can take: with the shipped limits, no more than its share.
 
 use serde_json::json;
 
@@ -41,7 +41,7 @@ async fn the_broker_refuses_connections_beyond_an_accounts_share() {
     // The others' accounts have their own.
     assert!(RawConnection::connect_as(&gate.server.url(), &gate.seed("guard demo")).await.is_ok());
     assert!(RawConnection::connect_as(&gate.server.url(), &gate.seed("planner")).await.is_ok());
-    // As many as this for agents and services would be more than a test may open.
+    // The limit for agents and services is more than a test may open.
     assert!(gate.shell.read("nats-1/users.conf").contains("SEALWIRE {\n    limits { max_connections: 1024, "));
 }
 
@@ -51,7 +51,7 @@ async fn the_broker_refuses_a_payload_beyond_the_limit() {
     let mut planner = gate.raw("planner").await;
     planner.publish("rpc.v1.demo.planner", None, &vec![b'x'; 262_144]).await;
     assert_eq!(planner.flush().await, Vec::<String>::new());
-    // The announcement is enough: the server does not wait for the rest.
+    // The announced size is enough: the server does not wait for the rest.
     planner.send(b"PUB rpc.v1.demo.planner 262145\r\n").await;
     let error = planner.line().await;
     assert!(error.to_lowercase().contains("maximum payload"), "{error}");

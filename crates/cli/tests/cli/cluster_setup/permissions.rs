@@ -1,4 +1,4 @@
-//! How far each user of the set-up gets at a real broker: the second gate, which holds without the checks on messages.
+//! What each user of the setup can do at a real broker: the second gate, which works without the checks on messages.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use sealwire_testkit::raw::RawConnection;
 use sealwire_testkit::site::signed_now;
 use sealwire_testkit::{SOON, settle, within};
 
-/// A user as the brokers read it, with the subjects that it may publish to and subscribe.
+/// A user as the brokers read it, with the subjects that it may publish and subscribe to.
 struct Row {
     user: String,
     publish: Vec<String>,
@@ -39,7 +39,7 @@ fn table(gate: &Gate) -> Vec<Row> {
     rows.collect()
 }
 
-/// Whether a permission for `pattern` is one for all of `subject`.
+/// Whether a permission for `pattern` covers all of `subject`.
 fn covers(pattern: &str, subject: &str) -> bool {
     let (mut pattern, mut subject) = (pattern.split('.'), subject.split('.'));
     loop {
@@ -53,12 +53,12 @@ fn covers(pattern: &str, subject: &str) -> bool {
     }
 }
 
-/// One subject of a pattern.
+/// A subject that matches a pattern.
 fn instance(pattern: &str) -> String {
     pattern.replace('*', "x").replace('>', "x.y")
 }
 
-/// Each user against each row of every user: what its own rows give it, and nothing of the others'.
+/// Each user against each row of every user: it can do what its own rows allow, and nothing that only others' rows allow.
 /// SPEC.md §19.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_user_may_do_exactly_its_own_rows() {
@@ -92,7 +92,7 @@ async fn each_user_may_do_exactly_its_own_rows() {
     assert!(refused > 400, "{refused}");
 }
 
-/// What nobody may do, and each kind of user what others may: written by hand, not taken from the table.
+/// What nobody may do, and what each kind of user may not do although others may: written by hand, not taken from the table.
 /// SPEC.md §19.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_user_reaches_beyond_what_it_is_for() {
@@ -159,7 +159,7 @@ async fn no_user_reaches_beyond_what_it_is_for() {
     for user in ["tools", "service demo", "service bank", "guard demo"] {
         assert_eq!(gate.may(user, &requests, &["rpc.v1.other.>"]).await, (owned(&[]), owned(&[])), "{user}");
     }
-    // One service is another's stranger, as it answers and as it guards.
+    // One service is a stranger to another, both its answers and its guard.
     let demos = ["_SVC.demo.replica.peers", "_SVC.demo.replica.x", "$SRV.PING.demo", "rg.dev.demo.planner"];
     let hears = [
         "rpc.v1.demo.>",
@@ -174,7 +174,7 @@ async fn no_user_reaches_beyond_what_it_is_for() {
         let own = if user == "guard demo" { owned(&["rg.dev.demo.planner"]) } else { owned(&[]) };
         assert_eq!(may, (own, owned(&[])), "{user}");
     }
-    // Where replicas ask each other, only they ask, and only they listen; they do not ask where everybody may.
+    // Only replicas ask and listen on the subjects between replicas; they do not ask where everybody may.
     let replicas = ["_SVC.demo.replica.peers", "_SVC.demo.replica.x"];
     for user in ["planner", "operator", "tools"] {
         assert_eq!(gate.may(user, &replicas, &replicas).await, (owned(&[]), owned(&[])), "{user}");
@@ -190,8 +190,8 @@ async fn no_user_reaches_beyond_what_it_is_for() {
     }
 }
 
-/// Whoever may make a stream decides what feeds it and what it republishes, whatever else is denied to him. In an account
-/// of its own there is nothing to be fed with.
+/// A user who may create a stream decides what it collects and republishes, whatever else is denied. In an account
+/// of its own, there is nothing to collect.
 /// SPEC.md §19.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guards_stream_hears_nothing_of_agents_nor_of_other_guards() {
@@ -211,7 +211,7 @@ async fn a_guards_stream_hears_nothing_of_agents_nor_of_other_guards() {
     for subject in ["_INBOX.planner.x", "_SVC.demo.replica.x"] {
         within(SOON, demo.publish(subject, "{}".into())).await.unwrap();
     }
-    // The other guard's nonce is acknowledged by nobody: there is no stream where it is.
+    // Nobody acknowledges the other guard's nonce: this account has no stream for it.
     let guard = gate.client("guard demo").await;
     let asked = within(SOON, guard.request("rg.dev.demo.planner", "".into())).await;
     assert_eq!(asked.unwrap_err().kind(), async_nats::RequestErrorKind::NoResponders);
@@ -219,7 +219,7 @@ async fn a_guards_stream_hears_nothing_of_agents_nor_of_other_guards() {
     assert_eq!(api(&bank, "INFO.SPY", &json!({})).await["state"]["messages"], 0);
     let nothing = tokio::time::timeout(Duration::from_millis(200), heard.next()).await;
     assert!(nothing.is_err(), "{nothing:?}");
-    // Nor does it publish into anybody's subjects: the other way round.
+    // Nor, the other way round, can it publish to anybody's subjects.
     let mut requests = within(SOON, demo.subscribe("rpc.v1.demo.>")).await.unwrap();
     settle(&demo).await;
     let feed = json!({ "name": "FEED", "subjects": ["rg.dev.bank.*"], "storage": "memory",
@@ -239,13 +239,13 @@ async fn api(client: &Client, verb: &str, body: &Value) -> Value {
     serde_json::from_slice(&answer.payload).unwrap()
 }
 
-/// As `settle`, for a user that may only publish to the guard's subjects.
+/// Like `settle`, for a user that may only publish to the guard's subjects.
 async fn settle_guard(client: &Client) {
     let names = within(SOON, client.request("$JS.API.STREAM.NAMES", "".into())).await.unwrap();
     assert!(String::from_utf8_lossy(&names.payload).contains("stream_names_response"), "{names:?}");
 }
 
-/// There is no `allow_responses`: answers go to inboxes because the service's user may publish there, whoever asked.
+/// There is no `allow_responses`: answers reach inboxes because the service's user may publish there, whoever asked.
 #[tokio::test]
 async fn a_request_widens_nothing_that_the_service_may_publish() {
     let gate = Gate::open().await;
@@ -264,7 +264,7 @@ async fn an_agent_publishes_only_its_own_requests() {
     let gate = Gate::open().await;
     let own = ["rpc.v1.demo.planner", "rpc.v1.demo.planner.math.add", "rpc.v1.other.planner"];
     let forbidden = [
-        // As another agent, or as none.
+        // As another agent, or as no agent.
         "rpc.v1.demo.teller",
         "rpc.v1.demo.teller.bank.transfer",
         "rpc.v1.demo",
@@ -359,8 +359,8 @@ async fn an_agent_that_keeps_the_default_inbox_prefix_hears_no_answer() {
     assert!(within(SOON, requests.next()).await.is_some(), "the request itself was permitted");
 }
 
-/// Each reply subject that an agent might name in a request that is otherwise in perfect order. The broker refuses some
-/// by itself; for the others it relies on the service, whose user it stops in turn.
+/// Each reply subject that an agent might name in an otherwise valid request. The broker refuses some
+/// by itself; for the others it relies on the service, whose user it restricts in turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_published_to_a_reply_subject_that_is_not_the_callers() {
     let gate = Gate::open().await;
@@ -379,7 +379,7 @@ async fn nothing_is_published_to_a_reply_subject_that_is_not_the_callers() {
     let mut own = within(SOON, planner.subscribe("_INBOX.planner.t.*")).await.unwrap();
     let mut others = within(SOON, teller.subscribe("_INBOX.teller.t.*")).await.unwrap();
     for (client, name) in [(&planner, "planner"), (&teller, "teller")] {
-        // Agents may not publish to their own inboxes. An answer of the broker itself shows that it has the subscription.
+        // Agents may not publish to their own inboxes, so an answer from the broker itself shows that it has the subscription.
         let nobody = within(SOON, client.request(format!("rpc.v1.none.{name}"), "".into())).await;
         assert_eq!(nobody.unwrap_err().kind(), async_nats::RequestErrorKind::NoResponders);
     }
@@ -406,7 +406,7 @@ async fn nothing_is_published_to_a_reply_subject_that_is_not_the_callers() {
     for reply in ["$JS.ACK.a.b.1.1.1.1.1", "_R_.x"] {
         assert!(!send(reply).await, "{reply}");
     }
-    // The last one shows that all before it were dealt with.
+    // The last one shows that all before it have been handled.
     assert!(send("_INBOX.planner.t.y").await);
     assert_eq!(within(SOON, own.next()).await.unwrap().subject.as_str(), "_INBOX.planner.t.y");
     let heard = tokio::time::timeout(Duration::from_millis(200), others.next()).await;

@@ -1,5 +1,5 @@
-//! The door and the server of MCP: tools approved at the operator's desk, then called with a token and no key.
-//! Never reaches the server but through the service in front of it.
+//! The door and the MCP server: tools approved at the operator's desk, then called with a token and no key.
+//! Never reaches the server except through the service in front of it.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use super::stack::{Stack, say};
 pub(crate) fn callers_come_in_with_tokens(stack: &Stack, pages: &mut Pages) {
     stack.wait_healthy("door", 1);
     stack.wait_healthy("glossary", 1);
-    // Nobody but the service and the desk is where the server is, and it has no other network.
+    // Only the service and the desk are on the server's network, and the server has no other.
     let at_the_server = stack.docker(&["network", "inspect", &stack.name("glossary")]);
     let at_the_server: Value = serde_json::from_str(&at_the_server).unwrap();
     assert_eq!(at_the_server[0]["Internal"], true);
@@ -25,7 +25,7 @@ pub(crate) fn callers_come_in_with_tokens(stack: &Stack, pages: &mut Pages) {
     let answer = |text: String| serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert_eq!(answer(run("/rpc/demo"))["result"], 5);
     let lookup = "/rpc/glossary";
-    // What no operator has read is called by nobody.
+    // Nobody can call a tool that no operator has approved.
     let early = answer(run(lookup));
     assert_eq!(
         (&early["error"]["code"], &early["error"]["data"]["tool"]),
@@ -53,7 +53,7 @@ pub(crate) fn callers_come_in_with_tokens(stack: &Stack, pages: &mut Pages) {
     let is_its = |line: &&str| line.contains("agent=door") && line.contains("subject=ann") && line.contains("allowed");
     assert!(log.lines().filter(is_its).count() >= 2, "{log}");
 
-    // Any other token is none, and without one nobody is let in.
+    // Any other token is invalid, and without one nobody is let in.
     for (lines, status) in [
         (
             "curl -sS -o /dev/null -w '%{http_code}' --cacert callers-ca.pem -d '{}' https://localhost:8443/rpc/demo",
@@ -73,7 +73,7 @@ pub(crate) fn callers_come_in_with_tokens(stack: &Stack, pages: &mut Pages) {
 
 const NONCE: &str = "A number that is used once.";
 
-/// An unchanged client: which tools there are, and what one says.
+/// An unchanged client: lists the tools, and prints the result of one.
 const CLIENT: &str = r#"
 import asyncio, sys
 import httpx2

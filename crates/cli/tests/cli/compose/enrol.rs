@@ -1,5 +1,5 @@
-//! An agent that makes its own key: the blocks of docs/cluster.md about it as they stand, up to its first answer.
-//! Never copies anything but through the pipes that the page shows.
+//! An agent that creates its own key: the blocks of docs/cluster.md about it, unchanged, up to its first answer.
+//! Never copies anything except through the pipes that the page shows.
 
 use sealwire::wire::KeyRequest;
 use sealwire_testkit::page;
@@ -17,7 +17,7 @@ pub(crate) fn agent_enrols_by_its_public_key(stack: &Stack, pages: &Pages) {
     run(asks);
     let request = std::fs::read_to_string(folder.path().join("robot.request")).unwrap();
     run(&enrols.replace('…', &KeyRequest::verify(&request).unwrap().thumbprint()));
-    // The bus has no way out, so the agent is where the bus is. Everything else of it is here.
+    // The bus has no way out, so the agent runs on the bus's network. Everything else of it is here.
     let on_the_bus =
         "docker compose run --rm -T --user \"$(id -u)\" --volume \"$PWD:$PWD\" --workdir \"$PWD\" operator call";
     assert!(calls.contains("sealwire call "));

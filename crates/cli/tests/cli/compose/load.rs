@@ -1,5 +1,5 @@
-//! Callers within the running set-up, and what became of their calls.
-//! Never counts a slow answer as a lost one: how long is waited is up to who begins the load.
+//! Callers within the running setup, and the outcomes of their calls.
+//! Never counts a slow answer as a lost one: the test that starts the load decides how long to wait.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -14,16 +14,16 @@ use serde_json::Value;
 
 use super::stack::Stack;
 
-/// What one call came to.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// The right result.
     Result,
-    /// The service, or a hint, says that this delivery was not executed.
+    /// The service or a hint reports that this delivery was not executed.
     Refused,
-    /// No answer: whether it was executed is not known.
+    /// No answer: the call may or may not have run.
     Unknown,
-    /// Anything that should never be.
+    /// Anything that should never happen.
     Wrong,
 }
 
@@ -44,7 +44,7 @@ fn read(line: &str) -> (Kind, String) {
     (kind, line.to_owned())
 }
 
-/// How long that took, in milliseconds.
+/// How long the call took, in milliseconds.
 fn took(line: &str) -> f64 {
     serde_json::from_str::<Value>(line).ok().and_then(|line| line["ms"].as_f64()).unwrap_or_default()
 }
@@ -64,12 +64,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// The time, as the lines have it.
+    /// The time, as in the lines.
     pub(crate) fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Waits until so many calls have been answered after `since` without a failure in between.
+    /// Waits until this many calls in a row have been answered after `since`, without a failure.
     pub(crate) fn wait_for_results_since(&self, since: Duration, results: usize, patience: Duration) {
         let began = Instant::now();
         loop {
@@ -99,14 +99,14 @@ impl Running {
     }
 }
 
-/// What became of all calls of a phase.
+/// The outcomes of all calls of a phase.
 #[derive(Debug)]
 pub(crate) struct Load {
     lines: Lines,
-    /// What the callers said beside their lines, and when the machine stood still.
+    /// What the callers printed besides their lines, and when the machine stalled.
     notes: Notes,
     pub(crate) workers: usize,
-    /// The time that those of the lines count from.
+    /// The time from which the times in the lines count.
     began_at: SystemTime,
 }
 
@@ -124,7 +124,7 @@ impl Load {
         failed.map(|(_, (kind, line))| (*kind, line.as_str()))
     }
 
-    /// How long the answer took that took longest, in milliseconds.
+    /// How long the slowest answer took, in milliseconds.
     fn slowest(&self) -> f64 {
         self.lines
             .iter()
@@ -158,7 +158,7 @@ impl fmt::Display for Load {
 }
 
 impl Stack {
-    /// Callers beside the agent, with its credentials, one call at a time each, which waits so long for its answer.
+    /// Callers in addition to the agent, with its credentials. Each makes one call at a time, and waits this long for its answer.
     pub(crate) fn load(&self, deadline: Duration) -> Running {
         let container = self.container("planner", 1);
         let (stop, lines) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
@@ -182,7 +182,7 @@ impl Stack {
         Running { stop, lines, notes, workers, watch, began, began_at }
     }
 
-    /// Fails if a call was lost, neither answered nor refused, with all that is known of the time in which it was under way.
+    /// Fails if a call was lost, neither answered nor refused, with everything known about the time in which it was in progress.
     #[track_caller]
     pub(crate) fn none_lost(&self, load: &Load) {
         let is_lost = |kind| matches!(kind, Kind::Unknown | Kind::Wrong);
@@ -205,7 +205,7 @@ impl Stack {
         );
     }
 
-    /// What replicas and brokers logged. Calls that were executed only where they can have been the one sent at `sent`.
+    /// What replicas and brokers logged. Of executed calls, only those that may be the one sent at `sent`.
     fn logs_between(&self, from: SystemTime, to: SystemTime, sent: SystemTime) -> String {
         let (from, to) = (rfc3339(from), rfc3339(to));
         let near = [rfc3339(sent - AT_ONCE), rfc3339(sent + AT_ONCE)];
@@ -230,12 +230,12 @@ impl Stack {
 
 const WORKERS: usize = 4;
 
-/// How much of the time before and after a lost call is told.
+/// How much time before and after a lost call is reported.
 const AROUND: Duration = Duration::from_secs(3);
-/// When a call is executed that is not delayed.
+/// By when a call is executed if it is not delayed.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
-/// Notes when this process could not run for a while, and so most likely nobody.
+/// Records when this process could not run for a while, and most likely no other process could.
 fn notice_stalls(began: Instant, stop: &AtomicBool, notes: &Mutex<Notes>) {
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -249,14 +249,14 @@ fn notice_stalls(began: Instant, stop: &AtomicBool, notes: &Mutex<Notes>) {
     }
 }
 
-/// As `docker logs` takes and prints it, so that the texts compare as the times do.
+/// A time as `docker logs` takes and prints it, so that texts sort like times.
 fn rfc3339(time: SystemTime) -> String {
     let time = time::OffsetDateTime::from(time);
     let (date, nanosecond) = (time.date(), time.nanosecond());
     format!("{date}T{:02}:{:02}:{:02}.{nanosecond:09}Z", time.hour(), time.minute(), time.second())
 }
 
-/// A round of calls from within the agent's container. Lines come while it runs; what it says beside them, at its end.
+/// A round of calls from within the agent's container. Its lines come while it runs, other output at its end.
 fn call(container: &str, deadline: Duration, mut each: impl FnMut(&str), mut note: impl FnMut(String)) {
     let deadline = format!("{}s", deadline.as_secs());
     let call =
@@ -268,9 +268,9 @@ fn call(container: &str, deadline: Duration, mut each: impl FnMut(&str), mut not
     for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
         each(&line);
     }
-    // Hardly anything, so it never waits for room in the pipe.
+    // There is hardly any output, so it never waits for room in the pipe.
     let said = child.wait_with_output().unwrap().stderr;
-    // Of a round without a failure that is its count.
+    // In a round without a failure, this is its count.
     let notable = |line: &&str| !line.ends_with(", 0 without");
     String::from_utf8_lossy(&said).lines().filter(notable).for_each(|line| note(line.to_owned()));
 }

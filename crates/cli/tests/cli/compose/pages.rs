@@ -1,5 +1,5 @@
-//! The command lines of README.md and docs/cluster.md, typed as they stand there.
-//! Never changes a line: what a page says is what is run.
+//! The command lines of README.md and docs/cluster.md, run unchanged.
+//! Never changes a line: runs exactly what a page says.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use sealwire_testkit::page::{self, path_with, section};
 
 use super::stack::Stack;
 
-/// Each section of a page whose commands are for the cluster.
+/// The sections of pages with commands for the cluster.
 const SECTIONS: [(&str, &str, &str); 7] = [
     ("README.md", include_str!("../../../../../README.md"), "A cluster"),
     ("docs/cluster.md", CLUSTER, "Start and watch"),
@@ -23,10 +23,10 @@ const SECTIONS: [(&str, &str, &str); 7] = [
 /// The page on the cluster.
 pub(crate) const CLUSTER: &str = include_str!("../../../../../docs/cluster.md");
 
-/// What the pages tell a reader to type, and whether it was.
+/// The lines that the pages tell a reader to type, and whether they were typed.
 pub(crate) struct Pages {
     typed: BTreeMap<String, bool>,
-    /// Holds a `docker` that knows `compose`, for where only the older tool is installed.
+    /// Contains a `docker` that knows `compose`, in case only the older tool is installed.
     shim: tempfile::TempDir,
 }
 
@@ -53,7 +53,7 @@ impl Pages {
         Self { typed, shim }
     }
 
-    /// Types the line that has these words, at a terminal, and expects success.
+    /// Types the line with these words, at a terminal, and expects success.
     #[track_caller]
     pub(crate) fn run(&mut self, stack: &Stack, words: &str) -> String {
         let (success, text) = self.try_run(stack, words);
@@ -61,7 +61,7 @@ impl Pages {
         text
     }
 
-    /// Types the line that is or has these words. The exit code, and what the terminal showed.
+    /// Types the line that is or contains these words. Returns the exit code, and what the terminal showed.
     #[track_caller]
     pub(crate) fn try_run(&mut self, stack: &Stack, words: &str) -> (Option<i32>, String) {
         let lines: Vec<&String> = self.typed.keys().filter(|line| line.contains(words)).collect();
@@ -73,7 +73,7 @@ impl Pages {
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Types the line that has these words in a folder of its own, at the door's port. What it printed.
+    /// Types the line with these words in its own folder, at the door's port. Returns what it printed.
     #[track_caller]
     pub(crate) fn run_in(&mut self, stack: &Stack, folder: &Path, words: &str) -> String {
         let lines: Vec<&String> = self.typed.keys().filter(|line| line.contains(words)).collect();
@@ -84,7 +84,7 @@ impl Pages {
         printed
     }
 
-    /// Runs a block of lines in a folder, with the command of this build where it says `sealwire`.
+    /// Runs a block of lines in a folder, with the command of this build as `sealwire`.
     #[track_caller]
     pub(crate) fn run_block(&self, stack: &Stack, folder: &Path, lines: &str) -> String {
         let output = Command::new("bash")
@@ -100,7 +100,7 @@ impl Pages {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Every line has been typed.
+    /// Asserts that every line has been typed.
     pub(crate) fn finish(self) {
         let left: Vec<&String> = self.typed.iter().filter(|(_, typed)| !**typed).map(|(line, _)| line).collect();
         assert!(left.is_empty(), "not typed: {left:#?}");
@@ -108,7 +108,7 @@ impl Pages {
 
     fn terminal(&self, stack: &Stack, line: &str) -> Output {
         let path = std::env::var("PATH").unwrap();
-        // A line that goes on for ever is watched for a while.
+        // A command that never ends is watched for a while.
         let line =
             if line.contains("--follow") { format!("timeout --foreground 5 {line}; true") } else { line.to_owned() };
         Command::new("script")
@@ -123,7 +123,7 @@ impl Pages {
     }
 }
 
-/// A line without what it says after a `#`.
+/// A line without its comment after `#`.
 fn command(line: &str) -> &str {
     line.split(" #").next().unwrap_or_default().trim()
 }

@@ -1,4 +1,4 @@
-//! The running set-up, and what is done to it from outside.
+//! The running setup, and what tests do to it from outside.
 //! Never touches a container, network or volume of another project.
 
 use std::ffi::OsStr;
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A line in the log of the test run, also when the test passes: the harness takes only what `println!` writes.
+/// Writes a line to the log of the test run, even if the test passes: the harness captures only what `println!` writes.
 pub(crate) fn say(text: &str) {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     let seconds = BEGAN.get_or_init(Instant::now).elapsed().as_secs();
     let _ = writeln!(std::io::stderr().lock(), "compose {seconds:>3} s: {text}");
 }
 
-/// The set-up under a project name of its own. Dropping it removes all of it.
+/// The setup, under its own project name. Dropping it removes everything.
 pub(crate) struct Stack {
     tool: Vec<&'static str>,
     project: String,
     image: String,
     glossary_image: String,
-    /// The port of this machine that is the door's.
+    /// The door's port on this machine.
     pub(crate) door_port: String,
     began: Instant,
     is_down: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// Builds and starts everything; `None`, and a line in the log, where there is no Docker.
+    /// Builds and starts everything; `None`, and a line in the log, if there is no Docker.
     pub(crate) fn up() -> Option<Self> {
         let Some(tool) = compose_tool() else {
             let why = "NOT RUN: no Docker engine with a compose tool, so docker-compose.yml is not tested here";
@@ -39,7 +39,7 @@ impl Stack {
             say(why);
             return None;
         };
-        // It has said so, or failed.
+        // It has logged why, or failed.
         let python = sealwire_testkit::python::python()?;
         let alone = alone();
         let project = format!("{PROJECTS}{}", std::process::id());
@@ -55,7 +55,7 @@ impl Stack {
             is_down: false,
             _alone: alone,
         };
-        // The very version that the compose file names, whatever is installed.
+        // Exactly the version that the compose file names, whatever is installed.
         let environment = sealwire_testkit::nats_server::Environment {
             path: None,
             named: None,
@@ -79,7 +79,7 @@ impl Stack {
         Some(stack)
     }
 
-    /// Removes everything, and sees that it is gone.
+    /// Removes everything, and checks that it is gone.
     pub(crate) fn down(mut self) {
         self.remove();
         let label = format!("label=com.docker.compose.project={}", self.project);
@@ -92,9 +92,9 @@ impl Stack {
 
     fn remove(&mut self) {
         if !std::mem::replace(&mut self.is_down, true) {
-            // Also when the test has failed: nothing may stay, and there is nobody to tell.
+            // Even if the test has failed, nothing may stay behind, and there is nobody to report errors to.
             let _ = self.command(&["down", "--volumes", "--remove-orphans", "--timeout", "3"]).output();
-            // Under the names of real images they would surprise whoever builds next.
+            // Under the names of real images, they would surprise the next person who builds.
             let list =
                 Command::new("docker").args(["image", "ls", "--quiet", "--filter", "label=sealwire.stand-in"]).output();
             let ids = list.map(|list| String::from_utf8_lossy(&list.stdout).into_owned()).unwrap_or_default();
@@ -102,7 +102,7 @@ impl Stack {
         }
     }
 
-    /// What a container of the project is called.
+    /// The name of a container of the project.
     pub(crate) fn container(&self, service: &str, replica: u32) -> String {
         let names = self.containers(service, &format!("label=com.docker.compose.container-number={replica}"));
         assert_eq!(names.len(), 1, "{service} {replica}: {names:?}");
@@ -146,7 +146,7 @@ impl Stack {
         text
     }
 
-    /// What the replicas say when they are asked, through the broker, whether there are so many that take messages.
+    /// The replicas' answers when asked, through the broker, whether this many take messages.
     pub(crate) fn ping(&self, at_least: u32) -> String {
         let ping = ["sealwire", "ping", "--config", "/sealwire/demo/sealwire.toml", "--at-least"];
         let (container, at_least) = (self.container("demo", 1), at_least.to_string());
@@ -190,7 +190,7 @@ impl Stack {
         command
     }
 
-    /// With these the tool and the scripts of the project mean this set-up.
+    /// With these, the tool and the project's scripts use this setup.
     pub(crate) fn environment(&self) -> [(&str, &OsStr); 4] {
         [
             ("COMPOSE_PROJECT_NAME", self.project.as_ref()),
@@ -200,7 +200,7 @@ impl Stack {
         ]
     }
 
-    /// A line, with this set-up's port where it asks the door at the usual one.
+    /// A line, with the door's usual port replaced by this setup's.
     pub(crate) fn at_its_port(&self, line: &str) -> String {
         line.replace("https://localhost:8443/", &format!("https://localhost:{}/", self.door_port))
     }
@@ -216,14 +216,14 @@ impl Drop for Stack {
     }
 }
 
-/// What the projects of this test are called, before the process id.
+/// The name of this test's projects, before the process id.
 const PROJECTS: &str = "sealwire-test-";
 
-/// Waits until no other run of this test is at work, since the stand-ins are everybody's, and removes what a run that was
-/// killed has left. The lock is the kernel's, so it does not outlive its process.
+/// Waits until no other run of this test is active, since all share the stand-ins, and removes what a run that was
+/// killed has left behind. The kernel holds the lock, so it does not outlive its process.
 fn alone() -> File {
     let path = std::env::temp_dir().join("sealwire-compose-test.lock");
-    // Somebody else's can be locked, too.
+    // Another user's file can be locked, too.
     let lock = File::create(&path).or_else(|_| File::open(&path)).unwrap();
     lock.lock().unwrap();
     let filter = format!("name={PROJECTS}");

@@ -1,4 +1,4 @@
-//! What serde reads of a type, found by reading it from nothing: every member with its kind.
+//! What serde reads for a type, found by deserializing it from nothing: every member with its kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde::de::value::{Error, StrDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer as _, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// Paths such as `tokens.issuer[].typ[]`, and what stands there.
+/// Paths such as `tokens.issuer[].typ[]`, and the kind of value there.
 pub(crate) type Members = BTreeMap<String, String>;
 
 pub(crate) fn members<'de, T: Deserialize<'de>>() -> Members {
@@ -36,7 +36,7 @@ impl Walk {
 impl<'de> Deserializer<'de> for Walk {
     type Error = Error;
 
-    /// Only claims are read like this: by a text or a list.
+    /// Only claims are read like this: from a text or a list.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         self.found("claim");
         visitor.visit_str("x")

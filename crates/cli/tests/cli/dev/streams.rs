@@ -1,4 +1,4 @@
-//! What `sealwire dev` serves that goes on for a while, and that an edited policy ends it.
+//! Streams and long calls of `sealwire dev`, and how an edited policy ends them.
 
 use tokio::sync::watch;
 
@@ -8,7 +8,7 @@ use crate::shell::Shell;
 use crate::terminal::on_terminal;
 use sealwire_testkit::{SOON, within};
 
-/// A command that goes on, and what it prints.
+/// A command that keeps running, and its output.
 struct Going {
     child: tokio::process::Child,
     stdout: watch::Receiver<String>,
@@ -23,7 +23,7 @@ impl Going {
         Self { child, stdout, stderr }
     }
 
-    /// Its exit code and what it said on stderr, once it has ended by itself.
+    /// Its exit code and its stderr, once it has ended by itself.
     async fn ended(mut self) -> (Option<i32>, String) {
         let code = within(SOON, self.child.wait()).await.unwrap().code();
         (code, whole(&mut self.stderr).await)
@@ -41,10 +41,10 @@ async fn an_edited_policy_ends_the_open_calls_that_it_forbids() {
     says(&mut job.stdout, "rpc.progress").await;
     says(&mut ticks.stdout, r#"{"item":{"tick":2,"#).await;
 
-    // By what the job was called with. What is still allowed goes on.
+    // Depending on the job's parameters. Calls that are still allowed go on.
     shell.write(file, &policy.replace("max = 600", "max = 598"));
     let (code, said) = job.ended().await;
-    // Not 10, which says that it has not run.
+    // Not 10, which would mean that it has not run.
     assert_eq!(code, Some(21), "{said}");
     assert!(said.contains(r#"{"code":-32002,"#) && said.contains(r#"{"outcome":"unknown"}"#), "{said}");
     let so_far = ticks.stdout.borrow().lines().count();
@@ -66,7 +66,7 @@ async fn a_job_is_a_bar_on_a_terminal_and_a_text_its_words() {
     assert!(shown.ends_with("\r\u{1b}[K{\"steps\":2}\n"), "the bar goes: {shown:?}");
     let shown = on_terminal(&shell, &[&call[..], &["text/echo", r#"["one by one"]"#, "--stream"]].concat(), &[]);
     assert_eq!(shown, "one by one\n");
-    // Whoever takes no parts has it all at once.
+    // A caller that accepts no frames gets everything at once.
     let plain = shell.run_args(&[&call[..], &["text/echo", r#"["one by one"]"#]].concat()).ok();
     assert_eq!(plain.stdout, "\"one by one\"\n");
     shell.run_args(&[&call[..], &["clock/ticks"]].concat()).fails(21, &["-32600", "subscription"]);

@@ -1,4 +1,4 @@
-//! A client that writes lines and reads lines, and holds every one of them against the published schema.
+//! A client that writes and reads lines, and checks every one against the published schema.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -39,7 +39,7 @@ impl Raw {
         Self { child, stdin, stdout, legacy: None, ids: 0, forms: false, discovered, notes, schemas }
     }
 
-    /// With this revision of those with a handshake, or without one.
+    /// With this revision, one of those with a handshake, or without a handshake.
     pub(super) async fn start(door: &[String], legacy: Option<&str>) -> Self {
         let mut raw = Self::spawn(door);
         raw.legacy = legacy.map(ToOwned::to_owned);
@@ -69,11 +69,11 @@ impl Raw {
 
     pub(super) async fn write(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().unwrap();
-        // A door that has ended takes no more.
+        // A door that has ended reads no more.
         drop(stdin.write_all(format!("{line}\n").as_bytes()).await);
     }
 
-    /// The next line that is no notification.
+    /// The next line that is not a notification.
     pub(super) async fn next(&mut self) -> Value {
         loop {
             let line = within(LONG, self.stdout.next_line()).await.unwrap().expect("the door has ended");
@@ -139,7 +139,7 @@ impl Raw {
         }
     }
 
-    /// Closes its input, and waits until it has ended in order.
+    /// Closes its input, and waits until it has ended cleanly.
     pub(super) async fn end(mut self) {
         drop(self.stdin.take());
         let status = within(LONG, self.child.wait()).await.unwrap();
@@ -154,7 +154,7 @@ impl Raw {
 impl Schemas {
     #[track_caller]
     pub(crate) fn fit(&mut self, legacy: bool, kind: &str, value: &Value) {
-        // The published schemas of the older ones say no less of what is sent here.
+        // For the messages sent here, the published schemas of the older ones are no less strict.
         let revision = if legacy { "2025-11-25" } else { "2026-07-28" };
         let validator = self.0.entry((revision, kind.to_owned())).or_insert_with(|| {
             let path = root().join(format!("crates/cli/tests/cli/backends/mcp/{revision}.json"));
@@ -167,7 +167,7 @@ impl Schemas {
     }
 }
 
-/// What the schema calls the result of a request.
+/// The schema's name for the result of a request.
 pub(crate) fn result_of(method: &str, result: &Value) -> Option<&'static str> {
     Some(match method {
         "initialize" => "InitializeResult",

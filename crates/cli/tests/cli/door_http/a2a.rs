@@ -70,7 +70,7 @@ async fn an_unchanged_client_of_a2a_verifies_the_card_and_calls_what_the_agent_m
     stage.shell.run("keys new-token-key https://door.example --out card-key.json --jwks card-jwks.json").ok();
     let door = Door::start(&stage.shell, &format!("{FAST}card_key = \"card-key.json\"\n"), TEXTS).await;
     door.is_ready(200).await;
-    // What is signed leads to the door's own port, whatever its reader says.
+    // The signed URL leads to the door's own port, whatever the client sends.
     let elsewhere = "GET /a2a/tools/.well-known/agent-card.json HTTP/1.1\r\nHost: localhost:6666\r\n\r\n";
     let card = door.wire().await.ask(elsewhere).await.json();
     let own = format!("http://localhost:{}/", door.at.port());
@@ -135,7 +135,7 @@ async fn what_is_no_request_of_a2a_is_refused_and_nothing_of_it_is_sent() {
 
     let add = calling("math/add", &json!([1, 2]));
     let body = request("SendMessage", &add);
-    // Versions: none is 0.3.
+    // Versions: if none is given, it is 0.3.
     for (path, lines) in [
         ("/a2a/tools", ""),
         ("/a2a/tools", "A2A-Version: \r\n"),
@@ -170,7 +170,7 @@ async fn what_is_no_request_of_a2a_is_refused_and_nothing_of_it_is_sent() {
         (with(&|params| params["message"]["role"] = json!("ROLE_AGENT")), 200, -32602),
         (with(&|params| params["message"]["role"] = json!("user")), 200, -32602),
         (with(&|params| params["message"]["parts"] = json!([])), 200, -32602),
-        // Arrays in the place of objects, whose members they would have in their order.
+        // Arrays in place of objects, with the members in order.
         (with(&|params| params["message"]["parts"] = json!([["text"]])), 200, -32602),
         (
             with(&|params| params["message"] = json!(["m", null, null, "ROLE_USER", params["message"]["parts"]])),
@@ -223,7 +223,7 @@ async fn what_is_no_request_of_a2a_is_refused_and_nothing_of_it_is_sent() {
     settle(&listener).await;
     assert!(futures_util::FutureExt::now_or_never(heard.next()).is_none(), "nothing was sent until here");
 
-    // What is sent is what the message has, and nothing of it is read again.
+    // The message's contents are sent as they are, and not parsed again.
     let text = r#"{"method":"math/add","params":{"b":2.0, "a":123456789012345678901234567890}}"#;
     let raw = format!(
         r#"{{"jsonrpc":"2.0","id":7,"method":"SendMessage","params":{{"message":{{"messageId":"m","role":"ROLE_USER","contextId":"c","parts":[{{"data":{text}}}]}}}}}}"#
@@ -247,7 +247,7 @@ async fn what_is_no_request_of_a2a_is_refused_and_nothing_of_it_is_sent() {
     assert_eq!((known.status, known.body.len()), (304, 0));
     assert_eq!(door.stop().await.0, Some(0));
 
-    // Not without being asked for.
+    // Only on request.
     let door = Door::start(&stage.shell, FAST, "").await;
     assert_eq!(send(&door, "/a2a/tools", "", &body).await.status, 404);
     assert_eq!(get(&door, card, "").await.status, 404);
@@ -279,7 +279,7 @@ async fn a_call_ends_with_its_client_until_it_is_a_task_and_tasks_are_bounded() 
     let mut ids: Vec<_> = tasks.iter().map(|task| task["id"].clone()).collect();
     let listed = ask(&door, "ListTasks", &json!({ "status": "TASK_STATE_WORKING" })).await.json();
     assert_eq!(listed["result"]["totalSize"], 2, "{listed}");
-    // The message is for neither: they have asked nothing.
+    // The message is for neither: they have not asked anything.
     let mut on = job.clone();
     on["message"]["taskId"] = ids[0].clone();
     ask(&door, "SendMessage", &on).await.is(200, -32004);
@@ -311,7 +311,7 @@ async fn a_call_ends_with_its_client_until_it_is_a_task_and_tasks_are_bounded() 
     stage.end().await;
 }
 
-/// A service whose methods do what the demonstration does not, at a door that leads to it.
+/// A service whose methods do what the demonstration's do not, and a door to it.
 async fn site<S: Send + Sync + 'static>(router: Router<S>, a2a: &str) -> (NatsServer, Site, Served, Shell, Door) {
     let server = NatsServer::start().await;
     let site = Site::new(&server.url());
@@ -369,7 +369,7 @@ async fn a_method_that_asks_is_answered_by_the_next_message_to_its_task() {
     assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED", "{ended}");
     let heard = json!({ "heard": { "action": "accept", "content": { "count": 3 } } });
     assert_eq!(task["artifacts"][0]["parts"][0]["data"], heard);
-    // Once more is no other answer; and nobody asks any more.
+    // A repetition is not another answer; and nobody is asking any more.
     let repeated = ask_site(&door, "SendMessage", &answer).await.json();
     assert_eq!(repeated["result"]["task"], *task, "{repeated}");
     answer["message"]["messageId"] = json!("other");
@@ -407,7 +407,7 @@ async fn a_method_that_asks_is_answered_by_the_next_message_to_its_task() {
     assert_eq!(task["status"]["state"], "TASK_STATE_FAILED", "{}", task["status"]);
     assert_eq!(task["metadata"]["error"]["data"][0]["reason"], "OUTCOME_UNKNOWN");
 
-    // Nobody listens any more: whether it ran is not known, and is said so.
+    // Nobody listens any more: the door reports that it is unknown whether the call ran.
     served.stop().await.unwrap();
     let unknown = ask_site(&door, "SendMessage", &calling("site/asks", &json!([]))).await;
     unknown.is(200, -32603);
@@ -494,7 +494,7 @@ async fn with_tokens_the_public_card_names_no_method_and_tasks_are_their_callers
     narrow.claims.insert("scope".to_owned(), "toolsmith".into());
     ask(&issuer.issue(&narrow).unwrap(), "ListTasks", &json!({})).await.is(403, 32010);
 
-    // Each has a card of its own, signed with the same key.
+    // Each has its own card, signed with the same key.
     for (who, skills) in [("ann", json!(["job/run", "math/add"])), ("zoe", json!(["job/run"]))] {
         let card = ask(&token(who), "GetExtendedAgentCard", &json!({})).await.json()["result"].clone();
         let ids: Vec<_> = card["skills"].as_array().unwrap().iter().map(|skill| skill["id"].clone()).collect();
@@ -504,7 +504,7 @@ async fn with_tokens_the_public_card_names_no_method_and_tasks_are_their_callers
     job["configuration"] = json!({ "returnImmediately": true });
     let ann = token("ann");
     let id = ask(&ann, "SendMessage", &job).await.json()["result"]["task"]["id"].clone();
-    // Another's is none, and nothing tells the two apart.
+    // Another caller's task looks exactly like one that does not exist.
     let of = |id: &Value| json!({ "id": id });
     let mut message = calling("math/add", &json!([1, 2]));
     for method in ["GetTask", "CancelTask", "SubscribeToTask", "SendMessage", "SendStreamingMessage"] {
@@ -517,16 +517,16 @@ async fn with_tokens_the_public_card_names_no_method_and_tasks_are_their_callers
         assert_eq!(theirs.body, none.body, "{method}");
     }
     assert_eq!(ask(&token("max"), "ListTasks", &json!({})).await.json()["result"]["totalSize"], 0);
-    // By another token of its own it is.
+    // With another token of the same caller, it is found.
     assert_eq!(ask(&token("ann"), "GetTask", &of(&id)).await.json()["result"]["id"], id);
     let cancelled = ask(&ann, "CancelTask", &of(&id)).await.json();
     assert_eq!(cancelled["result"]["status"]["state"], "TASK_STATE_CANCELED", "{cancelled}");
-    // What is not for this caller is refused as such.
+    // A call that this caller may not make is refused as such.
     let denied = ask(&token("zoe"), "SendMessage", &calling("math/add", &json!([1, 2]))).await;
     denied.is(403, 32002);
     assert_eq!(reason(&denied), "PERMISSION_DENIED");
 
-    // A token that ends takes its task with it.
+    // When a token expires, its task ends.
     let mut short = mint::request("ann");
     short.ttl_s = 5;
     let id = ask(&issuer.issue(&short).unwrap(), "SendMessage", &job).await.json()["result"]["task"]["id"].clone();

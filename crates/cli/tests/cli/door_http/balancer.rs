@@ -1,5 +1,5 @@
-//! A balancer, as plain as can be: request by request in turn, over connections that it keeps, to those that say that they are ready.
-//! A WebSocket stays with the one that it was opened at. It sends nothing twice: what a backend has taken, and does not answer, is lost, and counted.
+//! A minimal load balancer: sends requests in turn, over connections that it keeps, to the backends that report ready.
+//! A WebSocket stays with its backend. Nothing is sent twice: a request that a backend took but did not answer is lost, and counted.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub(super) struct Balancer {
 struct State {
     backends: Mutex<Vec<Backend>>,
     turn: AtomicUsize,
-    /// Requests that a backend has taken and not answered.
+    /// Requests that a backend took but did not answer.
     lost: AtomicUsize,
 }
 
@@ -57,7 +57,7 @@ impl Balancer {
         self.state.backends.lock().unwrap().push(Backend { at, is_ready: false, answered: 0, sockets: 0 });
     }
 
-    /// How many requests each backend has answered that there was.
+    /// How many requests each backend has answered.
     pub(super) fn answered(&self) -> Vec<usize> {
         self.state.backends.lock().unwrap().iter().map(|backend| backend.answered).collect()
     }
@@ -69,7 +69,7 @@ impl Balancer {
         }
     }
 
-    /// How many WebSockets were opened at each.
+    /// How many WebSockets were opened at each backend.
     pub(super) fn sockets(&self) -> Vec<usize> {
         self.state.backends.lock().unwrap().iter().map(|backend| backend.sockets).collect()
     }
@@ -80,7 +80,7 @@ impl Balancer {
 }
 
 impl State {
-    /// Who is ready.
+    /// The backends that are ready.
     async fn look(&self) {
         let all: Vec<_> = self.backends.lock().unwrap().iter().map(|backend| backend.at).collect();
         for at in all {
@@ -146,7 +146,7 @@ impl State {
         }
     }
 
-    /// One request and its answer, as it comes; whether the backend closes the connection. `None`: the client is gone, or the answer lost.
+    /// Relays a request and its answer. Returns whether the backend closes the connection; `None` if the client or the answer is lost.
     async fn one(
         &self,
         client: &mut TcpStream,
@@ -175,14 +175,14 @@ impl State {
             if head.is_empty() {
                 let Some(end) = position(&answer, b"\r\n\r\n") else { continue };
                 head = String::from_utf8(answer[..end].to_vec()).unwrap().to_lowercase();
-                // What this connection does is no business of the client's.
+                // Headers about this connection do not concern the client.
                 let kept = String::from_utf8_lossy(&answer[..end]).replace("connection: close\r\n", "");
                 client.write_all(kept.replace("\r\nconnection: close", "").as_bytes()).await.ok()?;
                 rest = end;
             }
             client.write_all(&answer[rest..]).await.ok()?;
             if head.starts_with("http/1.1 101 ") {
-                // From here on the two speak with each other, until one of them goes.
+                // From here on, the two talk to each other until one of them disconnects.
                 let count = |backend: &mut Backend| backend.sockets += 1;
                 self.backends.lock().unwrap().iter_mut().filter(|backend| backend.at == at).for_each(count);
                 backend.write_all(asked).await.ok()?;

@@ -1,4 +1,4 @@
-//! Callers that prove a key which their tokens are bound to, with proofs that others have made. RFC 9449.
+//! Callers that prove possession of the key that their tokens are bound to, with proofs made by third-party code. RFC 9449.
 
 use std::process::Stdio;
 
@@ -71,7 +71,7 @@ async fn a_token_that_is_bound_to_a_key_is_good_for_who_proves_it_for_this_reque
         let (mut found, mut doors) = found(python, "dpop.py", &issuer, start).await;
         let bad = found.as_object_mut().unwrap().remove("bad").unwrap();
         for (what, came) in bad.as_object().unwrap() {
-            // Of the time of these, the door's own clock is to judge.
+            // The door's own clock decides whether these are in time.
             let expected = match what.as_str() {
                 "old" | "from ahead" | "nonce" => "401 use_dpop_nonce",
                 _ => INVALID,
@@ -79,7 +79,7 @@ async fn a_token_that_is_bound_to_a_key_is_good_for_who_proves_it_for_this_reque
             assert_eq!(came, expected, "{what}");
         }
         assert_eq!(bad.as_object().unwrap().len(), 33);
-        // Whether the clock has gone on by a second since the door began.
+        // Whether a second has passed since the door started.
         let began = found.as_object_mut().unwrap().remove("first, with the nonce").unwrap();
         assert!(began == 3 || began == "401 use_dpop_nonce", "{began}");
         let algs = "ES256 EdDSA Ed25519 PS256 RS256";

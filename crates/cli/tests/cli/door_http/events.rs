@@ -87,7 +87,7 @@ async fn who_goes_away_has_cancelled_and_what_is_no_stream_is_refused() {
     ] {
         door.wire().await.ask(&request).await.is(status, code);
     }
-    // A page needs no leave for GET. Browsers say where it comes from.
+    // A page needs no preflight for GET, but browsers send its origin.
     let get = |lines: &str| {
         format!(
             "GET /rpc/tools/stream?method=text/echo&params=%7B%22text%22:%22x%22%7D HTTP/1.1\r\nHost: localhost\r\nAccept: text/html, text/event-stream;q=0.9\r\n{lines}\r\n"

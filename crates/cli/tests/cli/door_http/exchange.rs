@@ -1,4 +1,4 @@
-//! Callers whose tokens are exchanged by who issued them, and what a token endpoint may answer instead. RFC 8693.
+//! Callers whose tokens are exchanged by their issuer, and what a token endpoint may answer instead. RFC 8693.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ type Asked = Arc<Mutex<Vec<HashMap<String, String>>>>;
 
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
 
-/// A token endpoint that does with a token as its subject is called.
+/// A token endpoint whose behaviour depends on the token's subject.
 async fn endpoint(issuer: Arc<TokenIssuer>) -> (u16, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (port, asked) = (listener.local_addr().unwrap().port(), Asked::default());
@@ -135,7 +135,7 @@ async fn a_token_is_exchanged_by_its_issuer_and_what_was_not_asked_for_is_not_ta
 
     let add = call(1, "math/add", "[1,2]");
     let token = |subject: &str| issuer.issue(&request(subject)).unwrap();
-    // While an endpoint keeps one waiting, others are served.
+    // While an endpoint keeps one caller waiting, others are served.
     let slow = token("slow");
     let slow = ask(&door, &slow, &add);
     let ann = token("ann");

@@ -1,4 +1,4 @@
-//! HTTP/2 at the door: unchanged clients, and what none would send. What becomes of connections is in the door's own tests.
+//! HTTP/2 at the door: unchanged clients, and messages that none would send. The door's own tests cover connections.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ async fn http2_is_spoken_over_tls_within_the_same_bounds() {
     );
 }
 
-/// In clear text by those that begin with it; the others speak HTTP/1.1 as before.
+/// In clear text for clients that begin with it; the others speak HTTP/1.1 as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http2_is_spoken_in_clear_text_with_who_begins_with_it() {
     let stage = demo().await;
@@ -81,14 +81,14 @@ async fn http2_is_spoken_in_clear_text_with_who_begins_with_it() {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(said.contains("\"result\":5") && said.ends_with(&format!(" 200 {version}")), "{option}: {said}");
     }
-    // What begins alike and goes on otherwise, byte for byte.
+    // Input that begins alike but continues differently, byte for byte.
     let mut wire = door.wire().await;
     wire.write("P").await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let post = super::wire::post("/rpc/tools", "", &call(1, "math/add", "[2,3]"));
     wire.write(post.strip_prefix('P').unwrap()).await;
     assert_eq!(wire.answer().await.unwrap().json()["result"], 5);
-    // Those that have said nothing, or not enough to tell, hold up nobody who stops the door.
+    // Clients that have sent nothing, or not enough to tell, do not keep the door from stopping.
     let (silent, mut half) = (door.wire().await, door.wire().await);
     half.write("PR").await;
     let began = Instant::now();

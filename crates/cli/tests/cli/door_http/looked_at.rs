@@ -22,7 +22,7 @@ fn get(path: &str, lines: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n")
 }
 
-/// Somebody who looks, and all that they were told.
+/// A viewer of the page, and everything they were sent.
 struct Looker {
     wire: Wire,
     text: String,
@@ -55,7 +55,7 @@ impl Looker {
         true
     }
 
-    /// Looks until something is there.
+    /// Watches until something appears.
     async fn sees(&mut self, what: &str, is_there: impl Fn(&Self) -> bool) {
         let seeing = async {
             while !is_there(self) {
@@ -114,7 +114,7 @@ async fn the_page_is_for_whoever_sits_at_the_machine_and_only_to_look_at() {
             }
             assert_eq!(answer.header("access-control-allow-origin"), None);
         }
-        // Nothing in it is from elsewhere, and nothing is both text and script.
+        // The page loads nothing from elsewhere, and nothing is both text and script.
         let text = String::from_utf8(door.wire().await.ask(get(path, "")).await.body).unwrap();
         for foreign in ["https://", "innerHTML", "insertAdjacentHTML", "eval(", " style=", " onclick=", "<script>"] {
             assert!(!text.contains(foreign), "{path}: {foreign}");
@@ -138,7 +138,7 @@ async fn the_page_is_for_whoever_sits_at_the_machine_and_only_to_look_at() {
     }
     door.wire().await.ask(get("/page/none", "")).await.is(404, -32600);
 
-    // Eight look. Whoever leaves makes room, and the door does not wait for those who stay.
+    // Eight may watch. One who leaves makes room, and the door does not wait for those who stay.
     let mut lookers = Vec::new();
     for _ in 0..8 {
         lookers.push(Looker::open(&door).await);
@@ -220,7 +220,7 @@ async fn what_passes_the_door_is_seen_in_every_dialect_and_nothing_that_is_secre
         .has(json!({ "via": "mcp", "caller": "planner", "service": "tools", "method": "math/add", "outcome": "ok" }))
         .await;
 
-    // What the agent may call, within what the door leads to, with bounds; and which replica has answered.
+    // The methods that the agent may call and the door exposes, with bounds; and which replica has answered.
     looker.sees("methods", |looker| !looker.methods[0]["methods"].is_null()).await;
     let methods = looker.methods[0]["methods"].as_array().unwrap();
     let names: Vec<_> = methods.iter().map(|method| method["name"].as_str().unwrap()).collect();
@@ -233,7 +233,7 @@ async fn what_passes_the_door_is_seen_in_every_dialect_and_nothing_that_is_secre
         })
         .await;
 
-    // A stream that goes on, and what is beyond its bound.
+    // A running stream, and what exceeds its bound.
     let mut job = door.wire().await;
     job.write(post("/rpc/tools/stream", "", &call(7, "job/run", r#"{"steps":5999}"#))).await;
     job.head().await;
@@ -267,13 +267,13 @@ async fn what_passes_the_door_is_seen_in_every_dialect_and_nothing_that_is_secre
     for secret in ["271828", "303243", "hunter2", "4711", token.trim()] {
         assert!(!looker.text.contains(secret), "{secret}: {}", looker.text);
     }
-    // Whoever comes later sees what was there.
+    // A later viewer sees what happened before.
     let mut late = Looker::open(&door).await;
     late.has(json!({ "method": "log/append", "outcome": "sent" })).await;
     assert_eq!(door.stop().await.0, Some(0));
 }
 
-/// Callers are people then.
+/// Then, callers are people.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_who_call_are_not_named_on_the_page() {
     let stage = demo().await;
@@ -300,7 +300,7 @@ async fn people_who_call_are_not_named_on_the_page() {
     request.claims = json!({ "scope": "tools" }).as_object().unwrap().clone();
     let bearer = format!("Authorization: Bearer {}\r\n", issuer.issue(&request).unwrap());
     let add = call(1, "math/add", "[1,2]");
-    // The service does not know the door's issuer: that is an answer, too.
+    // The service does not know the door's issuer: the page shows that answer, too.
     assert_eq!(door.wire().await.ask(post("/rpc/tools", &bearer, &add)).await.status, 502);
     door.wire().await.ask(post("/rpc/tools", "", &add)).await.is(401, -32010);
     looker.has(json!({ "caller": null, "outcome": "refused", "code": -32010 })).await;
@@ -329,7 +329,7 @@ pub(super) struct Browser {
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-/// Chromium, if it is there. Under CI it has to be: `.ci/run` sees to it.
+/// Chromium, if installed. In CI it must be: `.ci/run` makes sure.
 pub(super) fn chromium() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let named = ["chromium", "chromium-browser", "google-chrome"];
@@ -364,7 +364,7 @@ impl Browser {
         self.tell(json!({ "do": "evaluate", "script": script })).await
     }
 
-    /// Looks until this holds on the page.
+    /// Watches until this is true on the page.
     pub(super) async fn sees(&mut self, script: &str) {
         let began = std::time::Instant::now();
         while self.evaluate(script).await != true {
@@ -425,7 +425,7 @@ async fn a_browser_shows_the_page_as_calls_come_and_runs_nothing_of_theirs() {
     browser.sees("document.getElementById('methods').innerText.includes('≤ 5000')").await;
     browser.sees("document.getElementById('services').innerText.includes('answers in')").await;
 
-    // The policy of the page holds: no script that is not its own, and no text that becomes markup.
+    // The page's content security policy works: no foreign script, and no text that becomes markup.
     let inline = "const made = document.createElement('script'); made.append('document.title = 3');";
     let thrown = browser.evaluate(&format!("{inline} document.head.append(made); document.title")).await;
     assert_ne!(thrown, 3, "{thrown}");
@@ -437,7 +437,7 @@ async fn a_browser_shows_the_page_as_calls_come_and_runs_nothing_of_theirs() {
     let refusals = said.as_array().unwrap().iter().filter(|said| said.get("log").is_some()).count();
     assert!(refusals >= 3, "a browser says what it refuses: {said}");
 
-    // From the beginning, with nothing of that, and at the width of a phone.
+    // A fresh page, without any of that, and at the width of a phone.
     browser.tell(json!({ "do": "view", "width": 360, "height": 740, "dark": true })).await;
     browser.tell(json!({ "do": "open" })).await;
     browser.sees(&row("bank/transfer", "denied")).await;

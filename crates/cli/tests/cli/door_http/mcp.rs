@@ -1,4 +1,4 @@
-//! `/mcp`: each row of what the two revisions ask of a server over HTTP, and clients that nobody here wrote. docs/doors.md.
+//! `/mcp`: each row of what the two revisions require of a server over HTTP, and third-party clients. docs/doors.md.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +90,7 @@ async fn published_clients_of_mcp_call_what_the_agent_may() {
     let door = Door::start(&stage.shell, FAST, ceiling).await;
     door.is_ready(200).await;
     let at = format!("http://{}/mcp/tools", door.at);
-    // As the documents have it, but for port and service.
+    // As in the documents, except for port and service.
     let line = include_str!("../../../../../docs/doors.md")
         .lines()
         .find(|line| line.starts_with("claude mcp add --transport http bus "));
@@ -113,7 +113,7 @@ async fn published_clients_of_mcp_call_what_the_agent_may() {
     }
     let versions: Vec<_> = found.iter().map(|found| found["version"].as_str().unwrap_or_default()).collect();
     assert_eq!(versions[..3], ["2026-07-28", "2025-11-25", "2026-07-28"]);
-    // Closed streams of the one revision, and what the other one says instead.
+    // Closed streams in one revision, and what the other one does instead.
     ended(&stage, 3).await;
 
     let script = "import json, sys, requests\n\
@@ -204,7 +204,7 @@ async fn row_41_tasks_are_not_offered(wire: &mut Wire) {
         wire.ask(modern(&json!(1), method, task.clone())).await.is(404, -32601);
         wire.ask(legacy(&session, &message(&json!(1), method, &task))).await.is(200, -32601);
     }
-    // Whoever asks for one all the same gets the result itself.
+    // A client that asks for one all the same gets the result itself.
     let add = json!({ "name": "math_add", "arguments": { "a": 1, "b": 2 }, "task": { "ttl": 60_000 } });
     let old = wire.ask(legacy(&session, &message(&json!(1), "tools/call", &add))).await.json();
     assert_eq!(old["result"]["structuredContent"], json!({ "result": 3 }), "{old}");
@@ -246,7 +246,7 @@ async fn row_05_and_06_what_a_body_may_be(wire: &mut Wire) {
         ("{".to_owned(), -32700),
         ("1".to_owned(), -32600),
         (r#"{"jsonrpc":"2.0","id":1}"#.to_owned(), -32600),
-        // An array in the place of an object, whose members it would have in their order.
+        // An array in place of an object, with the members in order.
         (r#"[["2.0",1,"tools/list",null,null,null]]"#.to_owned(), -32600),
         (r#"{"jsonrpc":"1.0","id":1,"method":"tools/list"}"#.to_owned(), -32600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"a":1,"\u0061":2}}"#.to_owned(), -32600),
@@ -262,7 +262,7 @@ async fn row_05_and_06_what_a_body_may_be(wire: &mut Wire) {
         let answer = wire.ask(legacy(&session, &format!("{call}{params}}}"))).await;
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (400, &json!(-32602)), "{params} {answer:?}");
     }
-    // Nobody has asked.
+    // Nobody has asked a question.
     wire.ask(legacy(&session, answer)).await.is(400, -32600);
     wire.ask(legacy("", answer)).await.is(400, -32600);
     let list = message(&json!(1), "tools/list", &json!({}));
@@ -369,7 +369,7 @@ async fn row_22_and_26_to_31_results(wire: &mut Wire) {
                 assert_eq!(answer["error"]["code"], code, "{answer}");
                 schemas.fit(false, "JSONRPCErrorResponse", &answer);
                 schemas.fit(true, "JSONRPCErrorResponse", &old);
-                // Row 36: each revision has a code of its own.
+                // Row 36: each revision has its own code.
                 let old_code = if method == "resources/read" { -32002 } else { code };
                 assert_eq!(old["error"]["code"], old_code, "{old}");
             }
@@ -409,7 +409,7 @@ async fn row_23_to_25_sessions(wire: &mut Wire) {
         let session = session(wire, version).await;
         let answer = wire.ask(legacy(&session, &ping)).await;
         assert_eq!(answer.json(), json!({ "jsonrpc": "2.0", "id": 1, "result": {} }));
-        // Not what was agreed on, then a session that nobody has made.
+        // Not the agreed version, then a session that nobody has created.
         let other = session.replace(&format!("Version: {version}"), "Version: 2024-11-05");
         wire.ask(legacy(&other, &ping)).await.is(400, -32022);
         let other = if version == "2025-11-25" { "2025-06-18" } else { "2025-11-25" };
@@ -422,7 +422,7 @@ async fn row_23_to_25_sessions(wire: &mut Wire) {
         json!({ "protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": { "name": "raw", "version": "1" } });
     let answer = wire.ask(legacy("", &message(&json!(1), "initialize", &newest))).await;
     assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25", "{answer:?}");
-    // Row 25: who says nothing speaks the oldest, which has no `structuredContent`.
+    // Row 25: a client that names no revision gets the oldest, which has no `structuredContent`.
     let add = message(&json!(1), "tools/call", &json!({ "name": "math_add", "arguments": { "a": 2, "b": 3 } }));
     let plain = wire.ask(post("/mcp/tools", "", &add)).await;
     assert_eq!(plain.json()["result"], json!({ "content": [{ "type": "text", "text": "5" }] }));
@@ -487,7 +487,7 @@ async fn row_15_18_to_21_33_35_and_38_streams_and_who_ends_them() {
     };
     assert_eq!((&response["id"], &response["result"]["structuredContent"]), (&json!(1), &json!({ "steps": 3 })));
     assert_eq!(wire.event().await, None);
-    // Without a token there is nothing to say, so it is JSON.
+    // Without a progress token there is nothing to stream, so the response is JSON.
     let quiet = wire.ask(modern(&json!(2), "tools/call", job(2, json!({})))).await;
     assert_eq!(quiet.header("content-type"), Some("application/json"), "{quiet:?}");
     let scripted = wire.ask(asks(3, 2).replace(BOTH, "")).await;
@@ -501,7 +501,7 @@ async fn row_15_18_to_21_33_35_and_38_streams_and_who_ends_them() {
     drop(gone);
     ended(&stage, 1).await;
 
-    // Row 20: with a handshake it is not, and a notification is; of the same session, and no other.
+    // Row 20: with a handshake it is not, but a notification is, of the same session only.
     let ours = session(&mut wire, "2025-11-25").await;
     let other = session(&mut wire, "2025-11-25").await;
     let old = |lines: &str, id: u64, steps: u64| {
@@ -522,7 +522,7 @@ async fn row_15_18_to_21_33_35_and_38_streams_and_who_ends_them() {
     kept.write(old(&ours, 6, 5_999)).await;
     kept.head().await;
     kept.event().await.unwrap();
-    // Row 39: of one session, an id has one request.
+    // Row 39: within a session, an id belongs to one request.
     wire.ask(old(&ours, 6, 1)).await.is(200, -32600);
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":6}}"#;
     for lines in ["", &other] {
@@ -535,7 +535,7 @@ async fn row_15_18_to_21_33_35_and_38_streams_and_who_ends_them() {
     }
     ended(&stage, 2).await;
 
-    // Row 35: first what is granted, then changes, and at the end a result, each with the subscription.
+    // Row 35: first what is granted, then changes, and finally a result, each with the subscription.
     let mut refreshed = Door::start(&stage.shell, &format!("{FAST}refresh_s = 1"), "").await;
     refreshed.is_ready(200).await;
     let ours = session(&mut refreshed.wire().await, "2025-06-18").await;
@@ -651,7 +651,7 @@ async fn row_16_17_and_37_questions_to_people() {
     let error = &full.json()["error"];
     assert!(error["message"].as_str().unwrap().contains("16 calls wait"), "{full:?}");
     assert_eq!(error["data"]["outcome"], "unknown", "it had begun: {full:?}");
-    // Of that address alone.
+    // Only from that address.
     let elsewhere = wire.ask(ask(json!({})).replace("POST /mcp/tools", "POST /mcp")).await.json();
     assert_eq!(elsewhere["result"]["resultType"], "input_required", "{elsewhere}");
 
@@ -706,7 +706,7 @@ async fn row_24_replicas_with_one_key_know_each_others_sessions() {
     stage.end().await;
 }
 
-/// What the door has sent for calls of a tool that says a word in the middle.
+/// What the door sends for calls of a tool that sends a word in the middle.
 async fn row_34_log_messages_are_for_those_who_want_them(door: &Door) {
     let job = |level: Option<&str>| {
         let mut meta = json!({ "progressToken": "p" });
@@ -741,7 +741,7 @@ async fn row_34_log_messages_are_for_those_who_want_them(door: &Door) {
     wire.ask(modern(&json!(1), "tools/call", job(Some("loud")))).await.is(400, -32602);
     let discovered = wire.ask(modern(&json!(1), "server/discover", json!({}))).await.json();
     assert!(discovered["result"]["capabilities"]["logging"].is_object(), "{discovered}");
-    // With a handshake it would have to be kept who wants them: nobody is told that he may.
+    // With a handshake, the door would have to remember who wants them, so it does not offer them.
     let old = session(&mut wire, "2025-11-25").await;
     wire.ask(legacy(&old, &message(&json!(1), "logging/setLevel", &json!({ "level": "debug" })))).await.is(200, -32601);
     assert_eq!(said(legacy(&old, &message(&json!(2), "tools/call", &job(Some("info"))))).await, [] as [Value; 0]);
@@ -753,7 +753,7 @@ async fn row_42_trace_context_is_handed_on_and_decides_nothing() {
     let door = Door::start(&stage.shell, FAST, "").await;
     door.is_ready(200).await;
     let mut wire = door.wire().await;
-    // What there is, is known from here on.
+    // From here on, the list is known.
     wire.ask(modern(&json!(0), "tools/list", json!({}))).await;
     let listener = stage.server.client().await;
     let mut heard = within(LONG, listener.subscribe("rpc.v1.tools.planner")).await.unwrap();
@@ -820,7 +820,7 @@ async fn what_is_too_much_at_once_is_refused() {
         }
     };
 
-    // Who has a handshake and goes away leaves what it has begun, and its place with it.
+    // A client with a handshake that goes away leaves its calls running, in their places.
     let job = json!({ "name": "job_run", "arguments": { "steps": 5_999 }, "_meta": { "progressToken": 1 } });
     let mut left = door.wire().await;
     left.write(legacy(&old, &message(&json!(7), "tools/call", &job))).await;
@@ -832,18 +832,18 @@ async fn what_is_too_much_at_once_is_refused() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
-    // It needs no place of its own.
+    // It needs no place.
     assert_eq!(wire.ask(legacy(&old, cancel)).await.status, 202);
     ended(&stage, 1).await;
     within(LONG, freed()).await;
 
-    // What comes slowly is in a place of its own while it is read, whatever it will be.
+    // A slow request occupies a place while it is read, whatever it turns out to be.
     let whole = legacy(&old, cancel);
     let (begun, rest) = whole.split_at(whole.len() - 10);
     let mut slow = door.wire().await;
     let full = async {
         loop {
-            // One that comes while the place is taken is refused itself, so nobody else asks meanwhile.
+            // A request that comes while the place is taken is refused, so nothing else asks meanwhile.
             slow.write(begun).await;
             tokio::time::sleep(Duration::from_millis(300)).await;
             let answer = wire.ask(&whole).await;
@@ -899,7 +899,7 @@ async fn a_place_is_taken_until_the_answer_is_read() {
     served.stop().await.unwrap();
 }
 
-/// docs/doors.md, "Bounds": what is said before a response. Who reads it little by little misses some of it, holds up nobody, and has the
+/// docs/doors.md, "Bounds": what is sent before a response. A slow reader misses some of it, delays nobody, and gets the
 /// result in the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_said_faster_than_it_is_read_is_left_out_and_the_result_comes() {

@@ -21,7 +21,7 @@ pub(super) const POLICY: &str = "[role.user]\nallow = [\"audit/read\"]\n\
 
 pub(super) const URL: &str = "https://door.example";
 
-/// Tokens of `subject` for the door, all that is in order.
+/// Claims of a valid token of `subject` for the door.
 pub(super) fn request(subject: &str) -> IssueRequest {
     let mut request = IssueRequest::new(subject, URL, SystemClock.now_s());
     request.roles = ["user".to_owned()].into();
@@ -29,21 +29,21 @@ pub(super) fn request(subject: &str) -> IssueRequest {
     request
 }
 
-/// What a service takes of the door's issuer.
+/// Which tokens a service accepts from the door's issuer.
 const DOORS: &str = "[[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
     require = { \"act.sub\" = \"planner\" }\nmay = { agents = [\"planner\"], roles = [\"user\"], subjects = [\"*\"] }\n";
 
-/// A service that takes tokens of the door's issuer, too, in which the door's agent acts for somebody.
+/// A service that also accepts tokens of the door's issuer in which the door's agent acts for somebody.
 pub(super) async fn stage(issuer: &TokenIssuer) -> Stage {
     stage_taking(issuer, DOORS).await
 }
 
-/// A service that takes the tokens of this table, too.
+/// A service that also accepts the tokens described by this table.
 pub(super) async fn stage_taking(issuer: &TokenIssuer, table: &str) -> Stage {
     stage_with(issuer, table, POLICY, "", &["serve", "demo"]).await
 }
 
-/// The first, with a policy and backends of its own.
+/// The first, with its own policy and backends.
 pub(super) async fn stage_of(issuer: &TokenIssuer, policy: &str, backends: &str, args: &[&str]) -> Stage {
     stage_with(issuer, DOORS, policy, backends, args).await
 }
@@ -67,7 +67,7 @@ pub(super) fn configure(stage: &Stage, door: &str) {
     configure_dpop(stage, door, "off");
 }
 
-/// The same, with proofs of keys.
+/// The same, with key proofs.
 pub(super) fn configure_dpop(stage: &Stage, door: &str, dpop: &str) {
     let identity = format!(
         "public_url = \"https://door.example\"\ndenylist = \"denylist.json\"\n\
@@ -107,7 +107,7 @@ async fn a_caller_is_who_its_token_says_and_the_agent_acts_for_it() {
         (&json!(URL), &json!(["https://idp.example"]), &json!(["tools"]))
     );
 
-    // Tokens of others, for others, of another kind, or no more.
+    // Tokens from others, for others, of another kind, or expired.
     let made = |change: &dyn Fn(&mut IssueRequest)| {
         let mut request = request("ann");
         change(&mut request);
@@ -139,7 +139,7 @@ async fn a_caller_is_who_its_token_says_and_the_agent_acts_for_it() {
     settle(&listener).await;
     assert!(futures_util::FutureExt::now_or_never(heard.next()).is_none(), "nothing was sent until here");
 
-    // What goes to the bus is another token.
+    // The token sent to the bus is another one.
     let token = issuer.issue(&request("ann")).unwrap();
     assert_eq!(ask(&door, &token, &add).await.json()["result"], 3);
     let sent = within(LONG, heard.next()).await.unwrap();
@@ -160,7 +160,7 @@ async fn a_caller_is_who_its_token_says_and_the_agent_acts_for_it() {
     );
     assert!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap() <= 300, "{claims}");
 
-    // The policy decides for the one that is acted for, too; the agent's own rights are nobody's.
+    // The policy also decides on the subject that the agent acts for; the agent's own rights go to nobody.
     let zoe = issuer.issue(&request("zoe")).unwrap();
     ask(&door, &zoe, &add).await.is(200, -32002);
     ask(&door, &zoe, &call(1, "audit/read", "{}")).await.is(200, -32002);
@@ -169,7 +169,7 @@ async fn a_caller_is_who_its_token_says_and_the_agent_acts_for_it() {
     let names: Vec<_> = document["methods"].as_array().unwrap().iter().map(|method| &method["name"]).collect();
     assert_eq!(names, ["job/run"]);
 
-    // Each has a rate of its own, whatever token it shows.
+    // Each caller has its own rate, whatever token it presents.
     let flood = async {
         loop {
             let other = issuer.issue(&request("ann")).unwrap();
@@ -219,7 +219,7 @@ async fn a_token_that_expires_or_is_revoked_in_the_middle_ends_what_it_began() {
     }
     let other = issuer.issue(&request("max")).unwrap();
     assert_eq!(ask(&door, &other, &call(1, "math/add", "[1,2]")).await.status, 200);
-    // Keys that the issuer has taken back.
+    // Keys that the issuer has withdrawn.
     let next = TokenIssuer::generate("https://idp.example").unwrap();
     stage.shell.write("idp-jwks.json", &next.public_jwks());
     let gone = async {
@@ -236,7 +236,7 @@ pub(super) fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
 }
 
-/// docs/doors.md, `tls_cert`: no client takes a certificate outside its dates, and the door's operator is told first.
+/// docs/doors.md, `tls_cert`: no client accepts a certificate outside its dates, so the door warns its operator first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_outside_their_dates_are_refused_and_those_that_end_soon_told_of() {
     let issuer = TokenIssuer::generate("https://idp.example").unwrap();
@@ -266,7 +266,7 @@ async fn certificates_outside_their_dates_are_refused_and_those_that_end_soon_to
     }
     put(&good, "");
     stage.shell.run("door --check").ok();
-    // Clients may know another way from it than by one that has expired.
+    // Clients may know another chain than one through an expired certificate.
     for (own, above, told) in [
         (&dated(now - day(30), now + day(13)), "", "a certificate in `tls_cert` expires within 14 days"),
         (&good, over.0.as_str(), "a certificate in `tls_cert` has expired"),
@@ -277,7 +277,7 @@ async fn certificates_outside_their_dates_are_refused_and_those_that_end_soon_to
         says(&mut door.stderr, told).await;
         assert_eq!(door.stop().await.0, Some(0));
     }
-    // One that has expired while its door runs: a health check says so.
+    // A certificate that expires while its door runs: a health check reports it.
     let brief = dated(now - day(30), std::time::SystemTime::now() + Duration::from_secs(8));
     put(&brief, "");
     let door = Door::spawn(&stage.shell).await;
@@ -310,7 +310,7 @@ async fn with_a_certificate_it_listens_to_other_machines_and_speaks_tls_alone() 
     let mut clear = door.wire().await;
     clear.write(post("/rpc/tools", "", "{}")).await;
     assert!(clear.ends().await, "no answer but an alert of TLS");
-    // Asked from its machine, as a health check does, by its very certificate.
+    // A request from its own machine, like a health check's, which trusts exactly its certificate.
     let shell = &stage.shell;
     shell.run("door --ready").fails(30, &["`listen` has port 0"]);
     let here = shell.read("door.toml").replace("0.0.0.0:0", &format!("0.0.0.0:{}", door.at.port()));

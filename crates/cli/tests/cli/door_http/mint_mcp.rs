@@ -32,7 +32,7 @@ async fn tools(door: &Door, token: &str, path: &str) -> Vec<String> {
     tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A session of this caller, as the lines of its head.
+/// A session of this caller, as header lines.
 async fn session(door: &Door, token: &str, capabilities: Value) -> String {
     let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": { "name": "raw", "version": "1" } });
     let answer = ask(door, token, &legacy("", &message(&json!(0), "initialize", &hello))).await;
@@ -55,7 +55,7 @@ async fn row_43_and_27_each_caller_has_tools_sessions_and_changes_of_its_own() {
     let token = |request: &IssueRequest| issuer.issue(request).unwrap();
     let (ann, zoe) = (token(&request("ann")), token(&request("zoe")));
 
-    // Where a token is to be had, and for what.
+    // Where to get a token, and for what.
     let list = modern(&json!(1), "tools/list", json!({}));
     let well_known = "/.well-known/oauth-protected-resource";
     for path in ["/mcp/tools", "/mcp"] {
@@ -87,7 +87,7 @@ async fn row_43_and_27_each_caller_has_tools_sessions_and_changes_of_its_own() {
         assert_eq!(about(path).await.status, 404, "{path}");
     }
 
-    // Tools are by who asks, and nobody's are another one's.
+    // Each caller sees its own tools, and nobody sees another's.
     for _ in 0..2 {
         for path in ["/mcp/tools", "/mcp"] {
             assert_eq!(tools(&door, &ann, path).await, ["job_run", "math_add"]);
@@ -97,9 +97,9 @@ async fn row_43_and_27_each_caller_has_tools_sessions_and_changes_of_its_own() {
     let add = call(1, "math_add", &json!({ "a": 1, "b": 2 }));
     assert_eq!(ask(&door, &ann, &add).await.json()["result"]["structuredContent"], 3);
     ask(&door, &zoe, &add).await.is(200, -32602);
-    // The agent's own rights are nobody's.
+    // No caller gets the agent's own rights.
     ask(&door, &ann, &call(1, "audit_read", &json!({}))).await.is(200, -32602);
-    // Without roles, another token of the same caller.
+    // Another token of the same caller, without roles.
     let mut plain = request("ann");
     plain.roles.clear();
     assert_eq!(tools(&door, &token(&plain), "/mcp/tools").await, Vec::<String>::new());
@@ -111,7 +111,7 @@ async fn row_43_and_27_each_caller_has_tools_sessions_and_changes_of_its_own() {
     ask(&door, &zoe, &ping).await.is(404, -32600);
     door.wire().await.ask(&ping).await.is(401, 32010);
 
-    // Changes are told to those for whom there are any.
+    // Changes are reported only to those whom they concern.
     let mut listening = [door.wire().await, door.wire().await];
     for (wire, token) in listening.iter_mut().zip([&ann, &zoe]) {
         wire.write(showing(token, &modern(&json!("s"), LISTEN, wanted()))).await;
@@ -127,7 +127,7 @@ async fn row_43_and_27_each_caller_has_tools_sessions_and_changes_of_its_own() {
     assert!(tokio::time::timeout(Duration::from_secs(4), of_ann.event()).await.is_err(), "nothing has changed for ann");
     assert_eq!(tools(&door, &zoe, "/mcp/tools").await, Vec::<String>::new());
 
-    // What was begun with a token ends with it.
+    // Anything begun with a token ends with it.
     let mut short = request("max");
     short.ttl_s = 6;
     let short = token(&short);
@@ -185,7 +185,7 @@ async fn row_37_nobody_else_answers_or_goes_on_with_a_call() {
     let done = ask(&door, &ann, &back).await.json();
     assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("small"), "{done}");
 
-    // With a handshake: by the session of the one who was asked, and a token of the same.
+    // With a handshake: only the session that was asked may answer, with a token of the same caller.
     let ours = session(&door, &ann, json!({ "elicitation": {} })).await;
     let theirs = session(&door, &zoe, json!({ "elicitation": {} })).await;
     let mut calling = door.wire().await;
@@ -229,7 +229,7 @@ async fn published_clients_with_tokens_call_what_their_callers_may() {
     }
     ended(&stage, 3).await;
 
-    // No handshake at all; and what the client's rules make of the metadata.
+    // No handshake at all; and how the client interprets the metadata by its rules.
     let script = "import json, sys, requests\n\
         from mcp.shared.auth_utils import check_resource_allowed\n\
         at, token = sys.argv[1:]\n\
@@ -250,7 +250,7 @@ async fn published_clients_with_tokens_call_what_their_callers_may() {
     stage.end().await;
 }
 
-/// Begins calls that go on for long until one is refused: those that go on, and the refusal.
+/// Begins long calls until one is refused. Returns the running ones, and the refusal.
 async fn as_many_as_go(door: &Door, token: Option<&str>) -> (Vec<Wire>, Answer) {
     let job = json!({ "name": "job_run", "arguments": { "steps": 5_999 }, "_meta": { "progressToken": 1 } });
     let job = modern(&json!(1), "tools/call", job);
@@ -258,7 +258,7 @@ async fn as_many_as_go(door: &Door, token: Option<&str>) -> (Vec<Wire>, Answer) 
     let begin = async |_| {
         let mut wire = door.wire().await;
         wire.write(&job).await;
-        // It says something with its first step.
+        // It sends something with its first step.
         let answer = wire.answer().await.unwrap();
         (wire, answer)
     };
@@ -290,7 +290,7 @@ fn says_that_nothing_was_sent(refused: &Answer) {
     assert_eq!(text, "too many calls are under way, and nothing was sent: call again later");
 }
 
-/// docs/doors.md, "Bounds": calls under way of all callers together, and of one.
+/// docs/doors.md, "Bounds": calls in progress, of all callers together and of one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_callers_calls_take_half_of_all_and_leave_the_others_half_of_the_rest() {
     let issuer = TokenIssuer::generate("https://idp.example").unwrap();
@@ -307,7 +307,7 @@ async fn one_callers_calls_take_half_of_all_and_leave_the_others_half_of_the_res
     let (mut zoes, refused) = as_many_as_go(&door, Some(&zoe)).await;
     assert_eq!(zoes.len(), 64);
     says_that_nothing_was_sent(&refused);
-    // Who goes away has cancelled, and makes room.
+    // A client that goes away cancels its calls and makes room.
     drop(anns);
     within(LONG, until_there_are(128, &mut zoes, &door, Some(&zoe))).await;
     drop(zoes);

@@ -1,5 +1,5 @@
-//! The command lines of docs/doors.md, and that of README.md, typed as they stand there, in the folder of `sealwire dev`.
-//! Never changes a line, but for the port, which may be somebody's, and the folder of credentials.
+//! The command lines of docs/doors.md, and that of README.md, run unchanged in the folder of `sealwire dev`.
+//! Never changes a line, except for the port, which may be in use, and the folder of credentials.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -34,7 +34,7 @@ else
 fi
 "#;
 
-/// The lines of a block, those that go on in the next one as one.
+/// The lines of a block, with continued lines joined.
 fn lines(block: &Block<'_>) -> Vec<String> {
     block.text().replace("\\\n", "").lines().map(ToOwned::to_owned).collect()
 }
@@ -62,7 +62,7 @@ async fn the_lines_of_the_page_do_what_it_says() {
     let typed = |line: &str| {
         let line = line.replace("8480", &port).replace("/home/me/", "");
         let mut command = Command::from(page::shell(env!("CARGO_BIN_EXE_sealwire"), &folder));
-        // Of the shell itself: a signal is the command's.
+        // The shell becomes the command, so that signals reach the command.
         command.env("PATH", &path).args(["-euo", "pipefail", "-c", &format!("exec {line}")]).kill_on_drop(true);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         command

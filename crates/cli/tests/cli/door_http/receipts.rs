@@ -45,7 +45,7 @@ async fn a_caller_can_check_that_its_bytes_were_asked_and_these_were_answered() 
     let (holds, said) = check(&good).await;
     assert!(holds && said.contains("dev/tools answered this call"), "{said}");
 
-    // A door that lies: another call, another answer, the proofs of another call; another service, other keys.
+    // A lying door: another call, another answer, the proofs of another call; another service, other keys.
     shell.write("other.json", &asked.replace("[1.0,  2]", "[1.0, 2]"));
     shell.write("lie.json", &shell.read("answer.json").replace('3', "4"));
     let other = Wire::open(door.at).await.ask(post("/rpc/tools", "", &asked)).await;
@@ -65,7 +65,7 @@ async fn a_caller_can_check_that_its_bytes_were_asked_and_these_were_answered() 
         let (holds, said) = check(&args).await;
         assert!(!holds && said.contains(why), "{with}: {said}");
     }
-    // Of a tool, where they say from whom and when, and nothing of the caller's bytes.
+    // Receipts of a tool call, which say from whom and when, but nothing about the caller's bytes.
     let tool = super::mcp::call(1, "math_add", &json!({ "a": 1, "b": 2 }));
     let said = Wire::open(door.at).await.ask(&tool).await.json();
     let parts = super::mcp::call(1, "text_echo", &json!({ "text": "one by one" }));
@@ -106,7 +106,7 @@ async fn a_caller_can_check_that_its_bytes_were_asked_and_these_were_answered() 
     assert!(denied["result"]["_meta"]["dev.sealwire/receipt"]["answer"].is_string(), "{denied}");
     assert_eq!(door.stop().await.0, Some(0));
 
-    // Under HMAC whoever can check could have made them.
+    // With HMAC, anybody who can check them could have made them.
     let door = Door::start(shell, FAST, "").await;
     let answer = Wire::open(door.at).await.ask(post("/rpc/tools", "", &asked)).await;
     assert_eq!((answer.status, answer.header("sealwire-request"), answer.header("sealwire-answer")), (200, None, None));

@@ -1,4 +1,4 @@
-//! Replicas of a door: any of them serves any client, whichever runs its call. docs/doors.md, "Replicas".
+//! Replicas of a door: any of them serves any client, whichever one runs its call. docs/doors.md, "Replicas".
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,14 +19,14 @@ use super::ws::Socket;
 use super::{Door, FAST, demo};
 use crate::backends::stage::{LONG, Stage, server_of_mcp};
 
-/// A service with the tools of a server of MCP.
+/// A service with the tools of an MCP server.
 async fn stage() -> Option<Stage> {
     let python = python()?;
     let backend = server_of_mcp(python);
     let stage = Stage::new("[role.user]\nallow = [\"*\"]\n", &backend).await;
     stage.shell.run("tools approve --yes").ok();
     sealwire::auth::write_secret(&stage.shell.path("seal.key"), &"5e".repeat(32), false).unwrap();
-    // The tools are taken up when they are approved.
+    // The tools become available once they are approved.
     let there = async {
         while stage.call("t/add", json!({ "a": 1, "b": 1 })).await.is_err() {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -36,7 +36,7 @@ async fn stage() -> Option<Stage> {
     Some(stage)
 }
 
-/// Where replicas find each other.
+/// The addresses of replicas that know each other.
 struct Replicas {
     ports: Vec<u16>,
     host: &'static str,
@@ -70,7 +70,7 @@ impl Replicas {
 async fn ten_thousand_requests_at_three_replicas_lose_none_while_they_are_restarted() {
     const CLIENTS: usize = 32;
     const EACH: usize = 320;
-    // A busy machine may take a second until the balancer has heard of it.
+    // On a busy machine, it may take a second until the balancer knows.
     const LEAVE: &str = "leave_s = 4";
     let Some(stage) = stage().await else { return };
     let python = python().unwrap();
@@ -107,7 +107,7 @@ async fn ten_thousand_requests_at_three_replicas_lose_none_while_they_are_restar
             tokio::spawn(async move { (mode, within(3 * LONG, command.output()).await.unwrap()) })
         })
         .into();
-    // One after the other is restarted, as long as there are calls.
+    // Replicas are restarted one after the other for as long as there are calls.
     let mut restarted = 0;
     while restarted < 3 {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -133,7 +133,7 @@ async fn ten_thousand_requests_at_three_replicas_lose_none_while_they_are_restar
         assert_eq!(found, json!({ "calls": 48, "asked": 12, "cancelled": 3 }), "{mode}");
         cancelled += 3;
     }
-    // Each of them came to the program behind the service.
+    // Each call reached the program behind the service.
     let done = async {
         while stage.call("t/cancelled", json!({})).await.unwrap()["content"].as_array().unwrap().len() < cancelled {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -181,7 +181,7 @@ async fn sockets_stay_at_their_replica_and_go_on_at_another_when_it_leaves() {
         socket.say(&call(id, "job/run", r#"{"steps":30}"#)).await;
         assert_eq!(socket.ask(&call(100 + id, "math/add", &format!("[{id},1]"))).await["result"], id + 1);
     }
-    // What is under way on its sockets ends, and only then are they told to go.
+    // Calls in progress on its sockets end, and only then are the sockets closed.
     let stopping = tokio::spawn(doors.remove(0).stop());
     for (id, (mut socket, is_left)) in (0..).zip(sockets) {
         let done = json!({ "jsonrpc": "2.0", "result": { "steps": 30 }, "id": id });
@@ -217,7 +217,7 @@ fn tool(id: u64, name: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": name, "arguments": {} } })
 }
 
-/// A call in 2026-07-28 of the tool that asks.
+/// A call of the tool that asks, in revision 2026-07-28.
 fn ask(more: &Value) -> String {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -247,7 +247,7 @@ async fn question(calling: &mut Wire, session: &str, id: u64) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     let Some(stage) = stage().await else { return };
-    // The third is the test itself.
+    // The third replica is the test itself.
     let replicas = Replicas::new(3);
     let third = TcpListener::bind(("127.0.0.1", replicas.ports[2])).await.unwrap();
     let one = replicas.start(&stage, 0, "drain_s = 10").await;
@@ -255,7 +255,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     let (mut at_one, mut at_two) = (one.wire().await, two.wire().await);
     let (ours, other) = (session(&mut at_one).await, session(&mut at_two).await);
 
-    // The answer to a question, of its session and once.
+    // The answer to a question: only from its session, and once.
     let mut calling = one.wire().await;
     let reply = question(&mut calling, &ours, 1).await;
     at_two.ask(legacy(&other, &reply)).await.is(400, -32600);
@@ -267,7 +267,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("tiny"), "{done}");
     at_two.ask(legacy(&ours, &reply)).await.is(400, -32600);
 
-    // The state of a request, with that request and once.
+    // The state of a request: only with that request, and once.
     let state = asked(&mut at_one).await;
     let mut others = state.clone();
     others["arguments"] = json!({ "x": 1 });
@@ -277,7 +277,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     at_two.ask(ask(&state)).await.is(200, -32602);
     at_one.ask(ask(&state)).await.is(200, -32602);
 
-    // A cancellation goes to all, since its request says not where it runs; of its session alone.
+    // A cancellation goes to all replicas, since the request does not say where it runs; only its own session may cancel it.
     let cancelled = || async {
         let all = stage.call("t/cancelled", json!({})).await.unwrap();
         all["content"].as_array().unwrap().len()
@@ -306,7 +306,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     assert_eq!(at_two.ask(legacy(&other, &cancel(id))).await.status, 202);
     assert!(futures_util::FutureExt::now_or_never(third.accept()).is_none());
     drop(third);
-    // It may not have begun at the door, nor then at the server, which hears nothing of it: another one does.
+    // It may not have begun at the door, and then not at the server either, which hears nothing: another replica runs it.
     let count = async {
         loop {
             assert_eq!(at_two.ask(legacy(&ours, &cancel(id))).await.status, 202);
@@ -325,7 +325,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     let count = within(LONG, count).await;
     assert_eq!((count, within(LONG, waiting).await.unwrap()), (1, Some(200)));
 
-    // Where replicas come, nothing else is taken: no other message, no changed one, no other path.
+    // The port for replicas accepts nothing else: no other message, no changed one, no other path.
     let others = std::net::SocketAddr::from(([127, 0, 0, 1], replicas.ports[0]));
     assert!(handed.contains("sealwire-handed: "), "{handed}");
     assert_eq!(Wire::open(others).await.ask(&handed).await.status, 202, "as it was, it says nothing else");
@@ -334,7 +334,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     Wire::open(others).await.ask(legacy(&ours, &cancel(id))).await.is(403, -32600);
     Wire::open(others).await.ask(post("/rpc/tools", "", &call(1, "t/add", r#"{"a":1,"b":1}"#))).await.is(404, -32600);
 
-    // One that is being stopped is still reached by the others, for those who wait for people.
+    // A replica that is being stopped can still be reached by the others, for calls that wait for people.
     let (state, gone) = (asked(&mut at_one).await, asked(&mut at_one).await);
     let mut calling = one.wire().await;
     let reply = question(&mut calling, &ours, 2).await;
@@ -346,7 +346,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("tiny"), "{done}");
     let done = at_two.ask(ask(&state)).await.json();
     assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("small"), "{done}");
-    // What nobody comes back for ends with it; gone, and come again, it says so.
+    // A call that nobody comes back for ends with its replica; a client that returns later is told so.
     assert_eq!(within(LONG, stopping).await.unwrap().0, Some(0));
     let answer = at_two.ask(ask(&gone)).await;
     answer.is(502, -32603);
@@ -360,7 +360,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     }
 }
 
-/// One that goes away while it answers: what was said stays said, and the end says that more is not known.
+/// A replica that disappears while it answers: what was sent stays sent, and the end says that the rest is unknown.
 async fn one_that_breaks_off(stage: &Stage, replicas: &Replicas, at_two: &mut Wire) {
     let mut three = replicas.start(stage, 2, "").await;
     let state = asked(&mut three.wire().await).await;
@@ -386,7 +386,7 @@ async fn one_that_breaks_off(stage: &Stage, replicas: &Replicas, at_two: &mut Wi
     drop(within(LONG, breaking).await.unwrap());
 }
 
-/// Asks at one door, and comes back at another. Prints the text of the result, or the status.
+/// A client that is asked at one door, and answers at another. Prints the text of the result, or the status.
 const BACK: &str = r#"
 import requests, sys, time
 one, two, ca = sys.argv[1:]

@@ -1,4 +1,4 @@
-//! What the two revisions of MCP ask of a server, row by row, and that each row has a test named after it.
+//! What the two revisions of MCP require of a server, row by row. Each row must have a test named after it.
 //! Sources are pages of the specification below `docs/specification/2026-07-28` (N) or `2025-11-25` (L, before it) of
 //! modelcontextprotocol/modelcontextprotocol.
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use sealwire_testkit::{files_below, root};
 
-/// What is asked, in which revisions, and where that is written.
+/// The requirement, its revisions, and its source.
 const ROWS: [(&str, &str, &str); 43] = [
     ("one address, and each message a POST of its own", "N L", "basic/transports/streamable-http"),
     ("GET and DELETE are 405", "N", "basic/transports/streamable-http"),

@@ -1,4 +1,4 @@
-//! What opens a WebSocket where no token can be shown: for pages in a real browser, with proofs of keys, and at replicas of the door.
+//! Tickets, which open a WebSocket where no token can be sent: for pages in a real browser, with key proofs, and at replicas of the door.
 //! docs/doors.md, "WebSocket" and "Tokens that are of no use to a thief".
 
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::ws::{Socket, open};
 use super::{Door, FAST, dpop, mint};
 use crate::backends::stage::{LONG, Stage};
 
-/// What replicas of one door have in common.
+/// The configuration that replicas of one door share.
 const SEALED: &str = "seal_key = \"seal.key\"\n";
 
 async fn stage(issuer: &TokenIssuer) -> Stage {
@@ -27,7 +27,7 @@ async fn stage(issuer: &TokenIssuer) -> Stage {
     stage
 }
 
-/// The same, with one memory of what was used.
+/// The same, with a shared memory of what was used.
 fn together(stage: &Stage) -> String {
     let url = stage.server.url();
     format!("{SEALED}replay = {{ environment = \"dev\", name = \"door\", nats = {{ urls = [\"{url}\"] }} }}\n")
@@ -49,7 +49,7 @@ fn shown(ticket: &str) -> String {
     format!("Sec-WebSocket-Protocol: jsonrpc, ticket.sealwire.dev.{ticket}\r\n")
 }
 
-/// With one memory, of replicas that come and go.
+/// With a shared memory, while replicas come and go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_one_memory_a_ticket_opens_one_socket_whichever_replica_it_comes_to() {
     let issuer = TokenIssuer::generate("https://idp.example").unwrap();
@@ -58,7 +58,7 @@ async fn with_one_memory_a_ticket_opens_one_socket_whichever_replica_it_comes_to
     let together = together(&stage);
     let one = start(&stage, &together, "off").await;
     let two = start(&stage, &together, "off").await;
-    // The memory is new, and what was used before it may have been used.
+    // The memory is new, so anything from before it may have been used already.
     for door in [&one, &two] {
         door.is_ready(200).await;
         takes_tickets(door, &one, &token).await;
@@ -68,7 +68,7 @@ async fn with_one_memory_a_ticket_opens_one_socket_whichever_replica_it_comes_to
         assert!(opens(first.wire().await, &ticket).await);
         assert!(!opens(second.wire().await, &ticket).await);
     }
-    // Of all who come with it at once, to either.
+    // Of all clients that present it at once, to either replica, one succeeds.
     let ticket = granted(two.wire().await, &token).await;
     let mut all = JoinSet::new();
     for door in [&one, &two].into_iter().cycle().take(16) {
@@ -76,7 +76,7 @@ async fn with_one_memory_a_ticket_opens_one_socket_whichever_replica_it_comes_to
         all.spawn(async move { opens(wire, &ticket).await });
     }
     assert_eq!(all.join_all().await.into_iter().filter(|opened| *opened).count(), 1);
-    // One that is used, and one that is not, while a replica is started anew: it knows the one, and takes the other at once.
+    // A used ticket and an unused one, while a replica restarts: it knows the used one, and accepts the other at once.
     let (used, unused) = (granted(one.wire().await, &token).await, granted(one.wire().await, &token).await);
     assert!(opens(two.wire().await, &used).await);
     assert_eq!(two.stop().await.0, Some(0));
@@ -84,7 +84,7 @@ async fn with_one_memory_a_ticket_opens_one_socket_whichever_replica_it_comes_to
     two.is_ready(200).await;
     assert!(!opens(two.wire().await, &used).await);
     assert!(opens(two.wire().await, &unused).await);
-    // Without the broker nobody can know.
+    // Without the broker, no replica can know.
     let ticket = granted(one.wire().await, &token).await;
     stage.server.kill().await;
     let refused = answer(one.wire().await, &ticket).await;
@@ -95,7 +95,7 @@ async fn with_one_memory_a_ticket_opens_one_socket_whichever_replica_it_comes_to
     }
 }
 
-/// Waits until its memory is older than a ticket may be.
+/// Waits until its memory is older than a ticket may get.
 async fn takes_tickets(door: &Door, granting: &Door, token: &str) {
     let begun = async {
         while answer(door.wire().await, &granted(granting.wire().await, token).await).await.status != 101 {
@@ -109,7 +109,7 @@ async fn answer(mut wire: Wire, ticket: &str) -> Answer {
     wire.ask(open("/rpc/tools/ws", &shown(ticket))).await
 }
 
-/// Whether it opens a socket on which calls are answered.
+/// Whether the ticket opens a socket on which calls are answered.
 async fn opens(mut wire: Wire, ticket: &str) -> bool {
     let answer = wire.ask(open("/rpc/tools/ws", &shown(ticket))).await;
     if answer.status == 101 {
@@ -129,7 +129,7 @@ async fn a_ticket_opens_one_socket_at_each_replica_with_the_key_that_sealed_it()
     let one = start(&stage, SEALED, "off").await;
     let since = Instant::now();
     let two = start(&stage, SEALED, "off").await;
-    // It cannot know what was used before it began. A busy machine may take longer than that to come here.
+    // The door cannot know what was used before it started. A busy machine may take longer than that to get here.
     let is_early = !opens(two.wire().await, &granted(one.wire().await, &token).await).await;
     assert!(is_early || since.elapsed() > Duration::from_secs(4), "{:?}", since.elapsed());
     for door in [&stranger, &one, &two] {
@@ -139,7 +139,7 @@ async fn a_ticket_opens_one_socket_at_each_replica_with_the_key_that_sealed_it()
         takes_tickets(door, &one, &token).await;
     }
 
-    // Each remembers those that were used with it.
+    // Each replica remembers the tickets that were used with it.
     let ticket = granted(one.wire().await, &token).await;
     assert!(!opens(stranger.wire().await, &ticket).await, "sealed by another key");
     let at = [&two, &two, &one, &one, &two];
@@ -149,7 +149,7 @@ async fn a_ticket_opens_one_socket_at_each_replica_with_the_key_that_sealed_it()
     }
     assert_eq!(opened, [true, false, true, false, false]);
     assert!(!opens(one.wire().await, &granted(stranger.wire().await, &token).await).await);
-    // Of all who come with it at once.
+    // Of all clients that present it at once, one succeeds.
     let ticket = granted(two.wire().await, &token).await;
     let mut all = JoinSet::new();
     for _ in 0..16 {
@@ -159,7 +159,7 @@ async fn a_ticket_opens_one_socket_at_each_replica_with_the_key_that_sealed_it()
     assert_eq!(all.join_all().await.into_iter().filter(|opened| *opened).count(), 1);
     assert_eq!(stranger.stop().await.0, Some(0));
 
-    // Wherever a balancer leads who asks for it, in turn, and who comes with it.
+    // Wherever a balancer sends the request for a ticket, and the client with the ticket, in turn.
     let balancer = Balancer::start().await;
     balancer.add(one.at);
     balancer.add(two.at);
@@ -167,7 +167,7 @@ async fn a_ticket_opens_one_socket_at_each_replica_with_the_key_that_sealed_it()
     for _ in 0..2 {
         let ticket = granted(Wire::open(balancer.at).await, &token).await;
         assert!(opens(Wire::open(balancer.at).await, &ticket).await);
-        // The next one is granted by the other.
+        // The other replica grants the next one.
         granted(Wire::open(balancer.at).await, &token).await;
     }
     assert_eq!(balancer.sockets(), [1, 1]);
@@ -201,7 +201,7 @@ async fn sockets_and_tickets_of_a_token_that_is_bound_to_a_key_are_for_who_prove
         };
         let (found, doors) = dpop::found(python, "ws_dpop.py", &issuer, started).await;
         let (unproved, no_token) = ("401 invalid_dpop_proof", "401 invalid_token");
-        // Unless they have one together, each replica has a memory of its own.
+        // Without a shared memory, each replica has its own.
         let at_another = |refused: &str| if is_together { json!(refused) } else { json!(3) };
         let expected = json!({
             "proved": 3, "same proof": [3, unproved], "slow clock": "401 use_dpop_nonce", "slow clock, with the nonce": 3,
@@ -212,7 +212,7 @@ async fn sockets_and_tickets_of_a_token_that_is_bound_to_a_key_are_for_who_prove
             "at another, ticket": [3, no_token, at_another(no_token), no_token],
             "at another, proof": [3, at_another(unproved), unproved, unproved],
             "cancelled at another": [202, false],
-            // What was granted to a bearer is a bearer's.
+            // A ticket granted for a bearer token is only good for a bearer token.
             "bearer's": 3, "bearer's, where keys are required": no_token, "proved, where keys are required": 3,
         });
         assert_eq!(found, expected);
@@ -223,7 +223,7 @@ async fn sockets_and_tickets_of_a_token_that_is_bound_to_a_key_are_for_who_prove
     stage.end().await;
 }
 
-/// Serves a page that opens sockets of the door at this address, at an origin of its own.
+/// Serves a page that opens sockets to the door at this address, from its own origin.
 async fn page_of(door: &str) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -232,7 +232,7 @@ async fn page_of(door: &str) -> (String, JoinSet<()>) {
     let mut serving = JoinSet::new();
     serving.spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
-            // Whatever is asked for.
+            // The same answer to any request.
             let (mut asked, answer) = ([0; 4_096], answer.clone());
             tokio::spawn(async move {
                 while matches!(socket.read(&mut asked).await, Ok(1..)) {
@@ -249,7 +249,7 @@ async fn a_page_in_a_browser_opens_sockets_with_tickets_and_pages_of_others_do_n
     let (Some(python), Some(chromium)) = (python(), chromium()) else { return };
     let issuer = TokenIssuer::generate("https://idp.example").unwrap();
     let stage = stage(&issuer).await;
-    // The pages know where the door is, and the door knows where one of them is from.
+    // The pages know the door's address, and the door knows the origin of one of them.
     let at = format!("127.0.0.1:{}", free_port());
     let (origin, _page) = page_of(&at).await;
     let (other, _other) = page_of(&at).await;
@@ -277,11 +277,11 @@ async fn a_page_in_a_browser_opens_sockets_with_tickets_and_pages_of_others_do_n
     for nothing in ["opened('parts.sealwire.dev')", "opened('jsonrpc', 'ticket.sealwire.dev.x')"] {
         assert_eq!(browser.evaluate(nothing).await, closed, "{nothing}");
     }
-    // A browser takes no socket for which nothing was taken of what it has offered.
+    // A browser rejects a socket if the door accepts none of the subprotocols that it offered.
     let second = ticket(&mut browser).await;
     assert_eq!(browser.evaluate(&format!("opened({second})")).await, closed);
 
-    // A page proves a key of its own, with the door's time, which it is told in a field that it may read.
+    // A page proves its own key, with the door's time, which it reads from a header.
     let thumbprint = browser.evaluate("makeKey()").await.as_str().unwrap().to_owned();
     let mut bound = mint::request("ann");
     bound.cnf = Some(Confirmation { kid: None, jkt: Some(thumbprint) });
@@ -294,7 +294,7 @@ async fn a_page_in_a_browser_opens_sockets_with_tickets_and_pages_of_others_do_n
     let open = format!("opened('parts.sealwire.dev', 'ticket.sealwire.dev.{proved}')");
     assert_eq!(browser.evaluate(&open).await, works);
 
-    // Of another page the browser sends no token, and the door takes no ticket.
+    // For another page, the browser sends no token, and the door accepts no ticket.
     let third = ticket(&mut browser).await;
     let opened = format!("opened('parts.sealwire.dev', {third})");
     browser.tell(json!({ "do": "open", "url": other })).await;

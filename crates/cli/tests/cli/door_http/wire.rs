@@ -15,11 +15,11 @@ use crate::door::raw::{Schemas, result_of};
 pub(super) struct Wire {
     socket: TcpStream,
     read: Vec<u8>,
-    /// Of a request to `/mcp`.
+    /// What was asked of `/mcp`, if anything.
     asked: Option<Asked>,
 }
 
-/// What comes back is held against the schema of its revision.
+/// The requests to `/mcp`, to check answers against the schema of their revision.
 struct Asked {
     legacy: bool,
     /// By id.
@@ -121,21 +121,21 @@ impl Wire {
         Some(answer)
     }
 
-    /// The same with little room for what is not read.
+    /// The same, with a small receive buffer.
     pub(super) async fn narrow(door: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
         Self { socket: within(LONG, socket.connect(door)).await.unwrap(), read: Vec::new(), asked: None }
     }
 
-    /// The head of an answer whose body has no length, and then its chunks, one at a time.
+    /// Reads the head of an answer whose body has no length; its chunks follow, one at a time.
     pub(super) async fn head(&mut self) -> Answer {
         let answer = self.answer().await.unwrap();
         assert_eq!(answer.header("transfer-encoding"), Some("chunked"), "{answer:?}");
         answer
     }
 
-    /// The next event of a stream; `None` at its end. Comments are passed over.
+    /// The next event of a stream; `None` at its end. Comments are skipped.
     pub(super) async fn event(&mut self) -> Option<String> {
         loop {
             let chunk = self.chunk().await?;
@@ -192,12 +192,12 @@ impl Wire {
         }
     }
 
-    /// Whether the door closes the connection, and says nothing before.
+    /// Whether the door closes the connection without sending anything.
     pub(super) async fn is_closed(&mut self) -> bool {
         self.read.is_empty() && !self.more().await
     }
 
-    /// Whether the door closes the connection, and says no HTTP before.
+    /// Whether the door closes the connection without sending any HTTP.
     pub(super) async fn ends(&mut self) -> bool {
         while self.more().await {}
         !self.read.starts_with(b"HTTP")
@@ -249,7 +249,7 @@ impl Answer {
     }
 }
 
-/// A request that posts a body, with more lines in its head.
+/// A request that posts a body, with further header lines.
 pub(super) fn post(path: &str, lines: &str, body: &str) -> String {
     let length = body.len();
     format!(

@@ -18,7 +18,7 @@ use super::{Door, FAST, before_site, begun, clients, demo, ended, mint, where_it
 use crate::backends::stage::LONG;
 use crate::shell::Shell;
 
-/// A handshake, with more lines in its head.
+/// A handshake, with further header lines.
 pub(super) fn open(path: &str, lines: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -28,7 +28,7 @@ pub(super) fn open(path: &str, lines: &str) -> String {
 
 const PARTS: &str = "Sec-WebSocket-Protocol: parts.sealwire.dev\r\n";
 
-/// A socket of its own, as bytes.
+/// A socket, as bytes.
 pub(super) struct Socket(pub(super) Wire);
 
 impl Socket {
@@ -74,7 +74,7 @@ impl Socket {
         self.hear().await.unwrap()
     }
 
-    /// What is said until the door closes the socket, and its status code.
+    /// The messages until the door closes the socket, and its status code.
     pub(super) async fn rest(&mut self) -> (Vec<Value>, u16) {
         let mut said = Vec::new();
         loop {
@@ -151,7 +151,7 @@ async fn a_socket_is_opened_by_programs_and_pages_that_may_and_by_so_many() {
     for (request, status) in [
         (open(path, "Origin: https://evil.example\r\n"), 403),
         (open(path, "Origin: null\r\n"), 403),
-        // It has to say where it is from, as all browsers do of sockets.
+        // It must name its origin, as all browsers do for sockets.
         (open(path, "Origin: http://localhost:3000\r\n"), 403),
         (open(path, "Origin: http://localhost:3000\r\nSec-Fetch-Site: same-site\r\n"), 403),
         (open(path, "Sec-Fetch-Site: cross-site\r\n"), 403),
@@ -165,7 +165,7 @@ async fn a_socket_is_opened_by_programs_and_pages_that_may_and_by_so_many() {
         (open(path, "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"), 400),
         (open(path, "").replace("GET", "POST"), 405),
         (open(path, "").replace("HTTP/1.1", "HTTP/1.0"), 505),
-        // Nobody has a token here that it could stand for.
+        // There is no token here that a ticket could stand for.
         (open("/rpc/tools/ws/ticket", "").replace("GET", "POST"), 404),
     ] {
         let answer = door.wire().await.ask(&request).await;
@@ -181,7 +181,7 @@ async fn a_socket_is_opened_by_programs_and_pages_that_may_and_by_so_many() {
         sockets.push(Socket::open(door.wire().await, "tools", "").await);
     }
     door.wire().await.ask(open(path, "")).await.is(429, -32013);
-    // They are in nobody's way, and none is closed to make room.
+    // Idle sockets are in nobody's way, and none is closed to make room.
     assert_eq!(door.wire().await.post(&call(1, "math/add", "[1,2]")).await.json()["result"], 3);
     let add = call(1, "math/add", "[1,2]");
     assert_eq!(sockets[999].ask(&add).await["result"], 3);
@@ -251,7 +251,7 @@ async fn who_calls_too_fast_is_told_so_under_each_id_and_a_door_that_stops_lets_
     let answers: Vec<_> =
         answers.as_array().unwrap().iter().map(|one| (one["id"].as_u64(), one["error"]["code"].as_i64())).collect();
     assert_eq!(answers, [(Some(1), Some(-32013)), (Some(2), Some(-32013))]);
-    // Nobody answers a notification, not even so.
+    // Nobody answers a notification, not even like this.
     socket.say(r#"{"jsonrpc":"2.0","method":"log/append","params":{"msg":"x"}}"#).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
 
@@ -259,7 +259,7 @@ async fn who_calls_too_fast_is_told_so_under_each_id_and_a_door_that_stops_lets_
     parts.say(&call(1, "rpc.listen", r#"{"method":"clock/ticks","params":{}}"#)).await;
     assert_eq!(parts.hear().await.unwrap()["method"], "rpc.note");
     socket.say(&call(1, "job/run", r#"{"steps":20}"#)).await;
-    // Whatever else is wrong with a message of its id, the error is not the answer to it.
+    // Whatever else is wrong with a message with its id, the error is not the answer to that call.
     for message in [call(1, "math/add", "[1,2]"), call(1, "rpc.cancel", r#"{"id":1}"#), call(1, "rpc.listen", "[]")]
         .iter()
         .cycle()
@@ -281,7 +281,7 @@ async fn who_calls_too_fast_is_told_so_under_each_id_and_a_door_that_stops_lets_
     assert_eq!((code, said), (1001, vec![json!({ "jsonrpc": "2.0", "result": { "steps": 20 }, "id": 1 })]));
     assert_eq!(stopping.await.unwrap().0, Some(0));
 
-    // What takes longer is cut off, and that is said.
+    // Calls that take longer are cut off, and the door says so.
     let door = Door::start(&stage.shell, &format!("{FAST}drain_s = 2\nleave_s = 3\n"), "timeout_s = 120\n").await;
     door.is_ready(200).await;
     let mut socket = Socket::open(door.wire().await, "tools", "").await;
@@ -299,7 +299,7 @@ async fn who_calls_too_fast_is_told_so_under_each_id_and_a_door_that_stops_lets_
     stage.end().await;
 }
 
-/// A service whose methods ask, and send more than there is room for.
+/// A service whose methods ask questions, and send more than there is room for.
 async fn site(sent: &Arc<AtomicUsize>, door: &str) -> (NatsServer, Site, sealwire_testkit::site::Served, Shell, Door) {
     let server = NatsServer::start().await;
     let site = Site::new(&server.url());
@@ -344,7 +344,7 @@ async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the
         (&asked["method"], &asked["params"]),
         (&json!("rpc.ask"), &json!({ "id": 7, "method": "site/which", "params": { "text": "a" } }))
     );
-    // What answers nothing, or something else, is no answer.
+    // An answer to nothing, or to something else, is ignored.
     socket.say(r#"{"jsonrpc":"2.0","id":"ask-99","result":"wrong"}"#).await;
     socket.say(r#"{"jsonrpc":"2.0","id":7,"result":"wrong"}"#).await;
     let part = socket.ask(&json!({ "jsonrpc": "2.0", "id": question, "result": "this" }).to_string()).await;
@@ -367,7 +367,7 @@ async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the
         (&withdrawn["params"]["id"], &last["error"]["code"], &last["id"]),
         (&asked["id"], &json!(-32016), &json!(9))
     );
-    // Where nothing else may come, nobody is asked.
+    // Where nothing else may be sent, nobody is asked.
     let mut plain = Socket::open(door.wire().await, "site", "").await;
     let answer = plain.ask(&call(1, "site/asks", r#"["d"]"#)).await;
     assert!(answer["error"].is_object() || answer["result"].is_string(), "{answer}");
@@ -377,7 +377,7 @@ async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the
     slow.say(&call(1, "site/flood", "[]")).await;
     let on_the_way = where_it_waits(&sent).await;
     assert!(on_the_way < FLOOD * 3 / 4, "{on_the_way}");
-    // It is in nobody's way.
+    // It blocks nobody.
     let mut other = Socket::open(door.wire().await, "site", PARTS).await;
     assert!(other.ask(&call(1, "site/asks", r#"["e"]"#)).await["id"].is_string());
     let all = async {
@@ -389,7 +389,7 @@ async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the
     };
     within(5 * LONG, all).await;
 
-    // Who reads no results has no room for other calls, and those are not sent.
+    // A client that reads no results has no room for further calls, and those are not sent.
     sent.store(0, Ordering::Relaxed);
     let mut unread = Socket::open(Wire::narrow(door.at).await, "site", PARTS).await;
     for id in 0..LARGE {
@@ -444,7 +444,7 @@ async fn a_socket_ends_with_the_token_that_has_opened_it() {
         let lines = bearer(&token);
         door.wire().await.ask(open("/rpc/tools/ws", &lines)).await.is(401, -32010);
     }
-    // Each has places of its own.
+    // Each caller has its own places.
     let max = issuer.issue(&mint::request("max")).unwrap();
     let mut kept = Vec::new();
     for _ in 0..2 {
@@ -467,7 +467,7 @@ async fn a_ticket_opens_one_socket_of_its_service_for_its_page_in_place_of_the_t
     mint::configure(&stage, &format!("{FAST}origins = [\"https://app.example\"]\n"));
     let door = Door::spawn(&stage.shell).await;
     door.is_ready(200).await;
-    // What may have been used before the door began is not taken.
+    // Tickets that may have been used before the door started are not accepted.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     const APP: &str = "Origin: https://app.example\r\n";
     let path = "/rpc/tools/ws";
@@ -515,7 +515,7 @@ async fn a_ticket_opens_one_socket_of_its_service_for_its_page_in_place_of_the_t
     ] {
         refused(path, &lines).await;
     }
-    // It is not used up by those who could not use it.
+    // A failed attempt by somebody else does not use it up.
     let mut wire = door.wire().await;
     let answer = wire.ask(open(path, &good)).await;
     assert_eq!((answer.status, answer.header("sec-websocket-protocol")), (101, Some("parts.sealwire.dev")));
@@ -525,7 +525,7 @@ async fn a_ticket_opens_one_socket_of_its_service_for_its_page_in_place_of_the_t
     let alone = offer("wamp", &granted(&ann, APP).await, APP);
     door.wire().await.ask(open(path, &alone)).await.is(400, -32600);
 
-    // It is worth no more than the token.
+    // It is valid no longer than the token.
     let mut short = mint::request("eve");
     short.ttl_s = 12;
     let (eve, zoe) = (issuer.issue(&short).unwrap(), issuer.issue(&mint::request("zoe")).unwrap());
@@ -544,7 +544,7 @@ async fn a_ticket_opens_one_socket_of_its_service_for_its_page_in_place_of_the_t
     tokio::time::sleep(Duration::from_secs(31).saturating_sub(since.elapsed())).await;
     refused(path, &offer("jsonrpc", &late, "")).await;
 
-    // Nor does a door with another key know it.
+    // Nor does a door with another key accept it.
     let foreign = offer("jsonrpc", &granted(&ann, "").await, "");
     assert_eq!(door.stop().await.0, Some(0));
     let door = Door::spawn(&stage.shell).await;

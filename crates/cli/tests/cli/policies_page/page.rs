@@ -1,4 +1,4 @@
-//! docs/policies.md as the reader goes through it: folders, files and commands, in their order.
+//! docs/policies.md as a reader follows it: folders, files and commands, in order.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ pub(crate) const TEXT: &str = include_str!("../../../../../docs/policies.md");
 /// A piece of the page.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// Text that is only read.
+    /// Text that is only to be read.
     Prose(String),
-    /// Where the files that follow are, and the commands are typed.
+    /// The folder of the files and commands that follow.
     Folder(String),
     File {
         language: String,
@@ -49,7 +49,7 @@ fn of_block(block: &page::Block<'static>) -> Piece {
     }
 }
 
-/// The page's folders on disk, and who types in them.
+/// The page's folders on disk, and the shell that runs its commands.
 pub(crate) struct Desk {
     root: tempfile::TempDir,
     folder: Option<PathBuf>,
@@ -76,7 +76,7 @@ impl Desk {
         std::fs::write(file, text).unwrap();
     }
 
-    /// What the command prints, as a terminal shows it, and how it ends. `echo $?` is about the command before it.
+    /// What the command prints, as shown on a terminal, and its exit code. `echo $?` is about the command before it.
     pub(crate) fn run(&mut self, command: &str) -> (String, i32) {
         if command == "echo $?" {
             return (format!("{}\n", self.code.expect("a command before it")), 0);

@@ -1,5 +1,5 @@
-//! As much of JSON Schema as the schemas of policy files use.
-//! Never passes over a keyword that it does not know.
+//! The part of JSON Schema that the schemas of policy files use.
+//! Never ignores a keyword that it does not know.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -75,7 +75,7 @@ fn members(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Ve
     }
 }
 
-/// Regular expressions of JSON Schema are those of JavaScript; ours mean the same to `grep -E`.
+/// JSON Schema uses JavaScript's regular expressions; ours mean the same to `grep -E`.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut grep = Command::new("grep").args(["-Eqe", pattern]).stdin(Stdio::piped()).spawn().unwrap();
     writeln!(grep.stdin.take().unwrap(), "{text}").unwrap();
@@ -100,7 +100,7 @@ fn is(kind: &str, value: &Value) -> bool {
     }
 }
 
-/// What an editor underlines is what does not load, as far as a schema can know.
+/// An editor underlines what does not load, as far as a schema can tell.
 #[test]
 fn the_schema_and_the_loader_agree() {
     let schema = sealwire::policy::json_schema();

@@ -1,4 +1,4 @@
-//! `batch = true`: calls of one caller in one `POST`, and of nobody else's.
+//! `batch = true`: one `POST` carries calls of one caller, and nobody else's.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ struct Batched {
     _application: tokio::process::Child,
 }
 
-/// A `POST` that the application has had.
+/// A `POST` that the application got.
 #[derive(serde::Deserialize)]
 struct Post {
     calls: usize,
@@ -54,7 +54,7 @@ impl Batched {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// One message with these calls, until they have come to the application in one `POST`: on a busy machine they may not.
+    /// Sends one message with these calls until they reach the application in one `POST`: on a busy machine they may not at first.
     async fn together(&self, methods: &[&str]) -> Vec<Result<Value, i32>> {
         let together = async {
             loop {
@@ -88,7 +88,7 @@ async fn calls_of_one_message_are_one_post_and_each_has_its_own_outcome() {
     // What is said to all of them.
     assert_eq!(batched.together(&["add", "busy"]).await, [Err(7), Err(7)]);
     assert_eq!(batched.together(&["add", "page"]).await, [Err(-32004), Err(-32004)]);
-    // One alone is no batch, and what is answered in parts comes as such.
+    // A single call is not a batch, and an answer in parts arrives as such.
     let before = batched.posts().len();
     assert_eq!(batched.stage.call("w/add", json!({ "a": 2, "b": 3 })).await.unwrap(), json!(5));
     assert_eq!(batched.stage.call("w/report", json!({})).await.unwrap(), json!({ "halves": 2 }));
@@ -99,10 +99,10 @@ async fn calls_of_one_message_are_one_post_and_each_has_its_own_outcome() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_were_answered_with_a_401_are_not_made_again() {
     let Some(batched) = Batched::new().await else { return };
-    // Another one each time: with other credentials a request is made again that was refused as a whole.
+    // Each time another one: a request that was refused as a whole is repeated with other credentials.
     std::fs::write(batched.folder.path().join("key.sh"), "echo key-$$\n").unwrap();
     assert_eq!(batched.stage.call("w/add", json!({ "a": 2, "b": 3 })).await.unwrap(), json!(5));
-    // One that was had within five seconds is not had again.
+    // Credentials less than five seconds old are not fetched again.
     tokio::time::sleep(Duration::from_secs(6)).await;
     let methods = ["add", "expired", "refuse"];
     let together = async {
@@ -144,7 +144,7 @@ async fn no_post_has_calls_of_two_callers_or_more_than_its_bounds() {
     assert!(posts.iter().any(|post| post.calls > 1));
     for post in posts {
         assert!((2..=32).contains(&post.calls) && post.bytes <= (1 << 20) + 2, "{} {}", post.calls, post.bytes);
-        // What prefers a stream of events would have made the calls for nothing.
+        // A method that prefers a stream of events would have made the calls in vain.
         assert_eq!(post.accept, "application/json");
         assert_eq!(post.key, format!("Bearer key-of-{}", post.agent));
         assert!(post.params.iter().all(|params| params["of"] == *post.agent), "calls of somebody else: {}", post.agent);

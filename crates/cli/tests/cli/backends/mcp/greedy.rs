@@ -1,4 +1,4 @@
-//! A server whose schemas want more stack, memory and time than there is.
+//! A server whose schemas need more stack, memory and time than there is.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::super::stage::{LONG, POLICY, Stage};
 use super::{approved, refused, text};
 use crate::process::says;
 
-/// What the server says of a tool.
+/// The server's definition of a tool.
 fn listed(python: &Path, server: &Path, name: &str) -> Value {
     let mut child =
         Command::new(python).arg("-B").arg(server).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -41,7 +41,7 @@ async fn schemas_that_want_too_much_leave_the_other_methods_answering() {
         assert_eq!(refused(stage.call(unusable, json!({})).await).0, -32004, "{unusable}");
     }
 
-    // What an earlier version approved, say: that its patterns are too large is seen only when they are compiled.
+    // For example, approved by an earlier version: that its patterns are too large shows only when they are compiled.
     let lock = stage.shell.path(Lock::FILE);
     let pin = Pin::of(&listed(python, &server, "many")).unwrap();
     Lock::load(&lock).unwrap().amend(&lock, [("greedy".to_owned(), "many".to_owned(), pin)]).unwrap();
@@ -56,7 +56,7 @@ async fn schemas_that_want_too_much_leave_the_other_methods_answering() {
     assert!(offered.contains("t/good") && !offered.contains("t/many"), "{offered}");
     assert_eq!(refused(stage.call("t/many", json!({})).await).0, -32004);
 
-    // More of them than there are workers, and longer than their callers wait.
+    // More of them than there are workers, each longer than its caller waits.
     let calls = (0..4).map(|_| {
         let request = stage.client.request("tools").deadline(Duration::from_secs(2));
         tokio::spawn(request.call::<Value>("t/wide", json!({ "x": "ab".repeat(250) })))
@@ -69,7 +69,7 @@ async fn schemas_that_want_too_much_leave_the_other_methods_answering() {
         // In time, or not.
         drop(within(LONG, call).await.unwrap());
     }
-    // It is no matter of time that this is refused.
+    // This is refused regardless of timing.
     let long = refused(stage.call("t/wide", json!({ "x": "ab".repeat(80_000) })).await);
     assert!(long.0 == -32602 && long.1.contains("too long for the patterns"), "{long:?}");
     assert_eq!(stage.call("t/good", json!({})).await.unwrap(), text(&["good"]));

@@ -16,7 +16,7 @@ use super::known::until;
 use super::{approved, refused, text};
 use crate::process::{SIGTERM, heard, says, send};
 
-/// A server, once it takes connections.
+/// Starts a server, and waits until it accepts connections.
 async fn started(program: &str, args: &[&str], port: u16) -> Option<Child> {
     let program = root().join("crates/cli/tests/cli/backends/mcp").join(program);
     let mut command = Command::new(python()?);
@@ -85,7 +85,7 @@ async fn servers_of_both_eras_are_called_streamed_asked_and_cancelled_over_http(
         assert!(within(LONG, counted.next()).await.is_none());
         assert_eq!(within(LONG, counted.finish::<Value>()).await.unwrap(), json!({ "result": "there" }));
         let told = told.lock().unwrap().iter().map(|note| note.method.clone()).collect::<Vec<_>>();
-        // What answers in JSON has no place for it.
+        // An answer in JSON has no place for it.
         assert_eq!(told.contains(&"rpc.progress".to_owned()), !options.contains(&"json"), "{name}: {told:?}");
 
         if !options.contains(&"stateless") {
@@ -105,14 +105,14 @@ async fn servers_of_both_eras_are_called_streamed_asked_and_cancelled_over_http(
             assert_eq!(within(LONG, asked.finish::<Value>()).await.unwrap(), json!({ "result": "large" }));
             let region = json!({ "region": "Zürich\r\nX: y" });
             assert_eq!(stage.call(&method("where"), region.clone()).await.unwrap()["result"], region["region"]);
-            // The newer revision has it in the head as well, where no more has room.
+            // The newer revision also sends it as a header, where there is no room for more.
             let long = json!({ "region": "x".repeat(5_000) });
             match (name, stage.call(&method("where"), long.clone()).await) {
                 ("modern", outcome) => assert_eq!(refused(outcome).0, -32602),
                 (_, outcome) => assert_eq!(outcome.unwrap()["result"], long["region"]),
             }
 
-            // What is approved is off when the server says that it has changed.
+            // An approved tool is disabled when the server says that it has changed.
             stage.call(&method("grow"), json!({})).await.unwrap();
             let off = async {
                 loop {
@@ -158,7 +158,7 @@ async fn a_server_over_http_that_goes_away_is_found_again() {
     send(SIGTERM, stage.service.id().unwrap());
     within(LONG, stage.service.wait()).await.unwrap();
 
-    // A service starts without it, since it knows what was approved; and it is found again.
+    // A service starts without the server, since it knows what was approved, and later finds it again.
     let mut again = Command::from(stage.shell.command(&["serve", "--json"]));
     stage.service = again.env("PATH", std::env::var_os("PATH").unwrap_or_default()).kill_on_drop(true).spawn().unwrap();
     let mut stdout = heard(stage.service.stdout.take().unwrap());
@@ -184,7 +184,7 @@ async fn hostile_on(port: u16, args: &[&str], more: &str) -> Option<(Stage, Chil
     Some((stage, server))
 }
 
-/// What the server has got, by the names of its tools.
+/// The calls that the server got, by tool name.
 async fn got(stage: &Stage) -> Value {
     stage.call("h/made", json!({})).await.unwrap()["structuredContent"].clone()
 }
@@ -193,7 +193,7 @@ async fn got(stage: &Stage) -> Value {
 async fn calls_of_a_session_that_the_server_ends_are_made_once_or_go_on() {
     let Some((mut stage, _server)) = hostile("").await else { return };
     let good = text(&["good"]);
-    // What is under way when the session ends goes on, on its own connection.
+    // Calls in progress when the session ends go on, on their own connections.
     let slow = stage.call("h/slow", json!({}));
     let others = async {
         assert_eq!(stage.call("h/begun", json!({})).await.unwrap(), good);
@@ -222,7 +222,7 @@ async fn calls_of_a_session_that_the_server_ends_are_made_once_or_go_on() {
         assert_eq!(now["good"].as_u64(), before["good"].as_u64().map(|good| good + 20 * round), "{before} {now}");
     }
 
-    // One that ends each session with the call is not asked for ever.
+    // A server that ends each session with the call is not asked forever.
     let doomed = refused(stage.call("h/doomed", json!({})).await);
     assert_eq!(doomed.0, -32004);
     assert_eq!(stage.call("h/good", json!({})).await.unwrap(), good);
@@ -252,7 +252,7 @@ async fn calls_that_are_given_up_over_http_give_their_places_back() {
     for name in ["modern", "stateless"] {
         let method = format!("{name}/add");
         approved(&stage, &method, add.clone()).await;
-        // What was never sent, since there was no credential to show, is nothing that the server works on.
+        // A call that was never sent, for lack of credentials, does not count as one that the server works on.
         let call = |deadline| late.request("tools").deadline(deadline).call::<Value>(&method, &add);
         within(LONG, call(Duration::from_millis(500))).await.unwrap_err();
         std::fs::write(&go, "").unwrap();
@@ -260,7 +260,7 @@ async fn calls_that_are_given_up_over_http_give_their_places_back() {
         assert_eq!(within(LONG, call(Duration::from_secs(8))).await.unwrap(), json!({ "result": 3 }), "{name}");
         std::fs::remove_file(&go).unwrap();
     }
-    // Its connection was all that there was of it.
+    // The call existed only on its connection.
     let file = stage.shell.path("hang");
     for _ in 0..3 {
         let hanging = stage.client.stream::<Value>("tools", "modern/hang", json!({ "file": file }));
@@ -321,12 +321,12 @@ async fn a_server_that_knows_none_of_its_sessions_is_not_there() {
     // Far above what the test waits.
     let Some((stage, _server)) = hostile_on(port, &[], "timeout_s = 600").await else { return };
     stage.call("h/split", json!({})).await.unwrap();
-    // Not by their deadline: one or two may find out that the session is over.
+    // Not because of their deadline: one or two may find out that the session is over.
     for _ in 0..3 {
         let refused = refused(stage.call("h/good", json!({})).await);
         assert_eq!(refused.0, -32004);
     }
-    // Nor does who knows nothing of it wait for it.
+    // Nor do callers wait for it that do not depend on it.
     let url = format!("--url http://127.0.0.1:{port}/mcp");
     stage.shell.run(&format!("tools diff {url}")).fails(30, &["it has ended the session"]);
     stage.end().await;
@@ -362,7 +362,7 @@ async fn a_listing_is_doubted_when_the_stream_of_news_ends() {
 async fn what_a_server_over_http_does_not_take_or_cannot_say_costs_no_other_call() {
     let Some((stage, _server)) = hostile("in_flight = 6").await else { return };
     let good = text(&["good"]);
-    // An answer that it does not take: it would wait for ever, and the caller with it.
+    // An answer that it does not accept: it would wait forever, and so would the caller.
     let asked =
         stage.client.request("tools").on_ask(|_: Request| async { Ok::<_, RpcError>(json!({ "action": "decline" })) });
     let mut asked = asked.stream::<Value>("h/ask", json!({}));
@@ -374,17 +374,17 @@ async fn what_a_server_over_http_does_not_take_or_cannot_say_costs_no_other_call
     };
     within(LONG, told).await;
 
-    // More than a few messages of ours that it leaves unanswered take no connection of a call. They are given up after ten seconds.
+    // No more than a few unanswered messages of ours take a call's connection. They are given up after ten seconds.
     stage.call("h/pings", json!({})).await.unwrap();
     let request = stage.client.request("tools").deadline(Duration::from_secs(8));
     assert_eq!(within(LONG, request.call::<Value>("h/good", json!({}))).await.unwrap(), good);
 
-    // What its tools are it cannot say for a while.
+    // For a while, it cannot list its tools.
     stage.call("h/spoil", json!({})).await.unwrap();
     assert_eq!(refused(stage.call("h/good", json!({})).await).0, -32004);
     assert_eq!(approved(&stage, "h/good", json!({})).await, good);
 
-    // Who gives up what it may go on with has no more of that there than its share, which is three, until it has had time to stop.
+    // Calls that are given up, but that the server may go on with, count against the agent's share, three, until it has had time to stop.
     let quiet = stage.agent("quiet").await;
     let began = Instant::now();
     for _ in 0..4 {
@@ -426,14 +426,14 @@ async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
         let refused = refused(stage.call(method, json!({})).await);
         assert_eq!(refused.0, expected, "{method}: {refused:?}");
         says(&mut stage.stderr, why).await;
-        // Health is looked at meanwhile, and found well.
+        // Meanwhile, health checks succeed.
         assert_eq!(stage.call("good", json!({})).await.unwrap(), text(&["good"]), "{method}");
     }
     let impatient = stage.client.request("tools").deadline(Duration::from_millis(500));
     within(LONG, impatient.call::<Value>("silent", json!({}))).await.unwrap_err();
     assert_eq!(stage.call("good", json!({})).await.unwrap(), text(&["good"]));
 
-    // One that does not say that it is there, for a while: what it works on goes on.
+    // A server that gives no sign of life for a while: what it works on goes on.
     let mut stderr = stage.stderr.clone();
     let slow = stage.call("slow", json!({}));
     let sick = async {
@@ -471,7 +471,7 @@ async fn a_service_starts_without_known_servers_that_hang() {
     let Some(python) = python() else { return };
     let port = free_port();
     let Some(mut server) = made("mcp", &["earlier"], port).await else { return };
-    // Far above what the test waits: only who does not wait for them is there in time.
+    // Far longer than the test waits: a start in time does not wait for these servers.
     let process = super::backend(python, "legacy").replace("kind =", "timeout_s = 600\nkind =");
     let command = "[[backend]]\nname = \"clock\"\nkind = \"exec\"\ncommand = [\"date\"]\n\
                    [[backend.method]]\nname = \"clock/now\"\noutput = \"text\"\n";
@@ -483,7 +483,7 @@ async fn a_service_starts_without_known_servers_that_hang() {
     send(SIGTERM, stage.service.id().unwrap());
     within(LONG, stage.service.wait()).await.unwrap();
 
-    // One takes connections and says nothing, and the other says nothing either.
+    // One accepts connections and says nothing; the other says nothing, either.
     server.kill().await.unwrap();
     let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let config = stage.shell.read("sealwire.toml");
@@ -506,7 +506,7 @@ async fn a_service_starts_without_known_servers_that_hang() {
     says(&mut stage.stderr, "it has not said within 10 s what it can do").await;
     stage.shell.run("ping --config sealwire.toml --own state.json --within 30s").fails_with(20, "interrupted");
 
-    // There at last, and none of the others is.
+    // Up at last, but none of the others is.
     drop(listener);
     let _server = made("mcp", &["earlier"], port).await.unwrap();
     assert_eq!(approved(&stage, "made/add", add).await, json!({ "result": 3 }));

@@ -1,4 +1,4 @@
-//! Servers that nobody here wrote, and servers made with packages that nobody here wrote.
+//! Third-party servers, and servers made with third-party packages.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -97,7 +97,7 @@ async fn servers_made_with_mcp_and_fastmcp_are_called_streamed_cancelled_and_kil
     stage.end().await;
 }
 
-/// README.md, "Somebody else's tools": its three lines, as they stand there, and its policy.
+/// README.md, "Somebody else's tools": its three lines unchanged, and its policy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_lines_put_a_server_from_pip_under_policies() {
     let Some(python) = python() else { return };
@@ -107,7 +107,7 @@ async fn three_lines_put_a_server_from_pip_under_policies() {
     let [install, approve, serve] = typed.lines[..] else { panic!("{:?}", typed.lines) };
     let server = NatsServer::start().await;
     let shell = prepared(&server.url(), &policy.text(), "");
-    // Whoever types this has an environment of Python's; this one is not empty, so that nothing has to be fetched.
+    // A reader has a Python environment; this one is not empty, so that nothing has to be downloaded.
     let path = format!("{}:{}", python.parent().unwrap().display(), page::path_with(env!("CARGO_BIN_EXE_sealwire")));
     let bash = |line: &str, before: &[&str]| {
         let words: Vec<&str> = before.iter().copied().chain(["bash", "-euc", line]).collect();
