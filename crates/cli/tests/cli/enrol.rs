@@ -1,4 +1,4 @@
-//! Enrolment by public key: the agent's key never leaves the agent, and the operator enrols nothing that he did not mean.
+//! Enrolment by public key: the agent's key never leaves the agent, and the operator enrols nothing unintended.
 
 use crate::shell::Shell;
 use sealwire::auth::KeyRing;
@@ -7,7 +7,7 @@ use sealwire::wire::Audience;
 use sealwire::{Name, wire::KeyRequest};
 use serde_json::Value;
 
-/// An agent's folder and an operator's, who has a service with a key.
+/// The folder of an agent, and that of an operator whose service has a key.
 fn parties() -> (Shell, Shell, Value) {
     let (agent, operator) = (Shell::new(), Shell::new());
     let asked = agent.run("keys request robot --environment dev --nkey --url nats://old:4222 --json").ok().json();
@@ -51,14 +51,14 @@ fn an_agent_is_enrolled_by_its_public_key_and_the_operator_never_sees_the_privat
     assert_eq!(pinned.len(), 1);
     assert_eq!(pinned[0].kid(), "svc:dev/math:1");
 
-    // Once is enough for the key; what is handed back may be wanted again.
+    // The key is added only once; the enrolment may be requested again.
     let before = (operator.read("math.ring.json"), operator.read("robot.enrolment.json"));
     std::fs::remove_file(operator.path("robot.enrolment.json")).unwrap();
     for line in [line.clone(), format!("{line} --another-key")] {
         assert_eq!(operator.run(&line).ok().json(), enrolled);
         assert_eq!((operator.read("math.ring.json"), operator.read("robot.enrolment.json")), before);
     }
-    // A key that was revoked stays so.
+    // A revoked key stays revoked.
     operator.run("keys revoke robot.k1 --ring math.ring.json").ok();
     let before = operator.read("math.ring.json");
     operator.run(&line).fails(30, &["has a key of `robot` already", "--another-key"]);
@@ -81,7 +81,7 @@ fn a_ring_is_of_one_service_however_it_is_named() {
     }
 }
 
-/// What failed half-way is repeated as it was typed.
+/// A command that failed half-way can simply be repeated.
 #[test]
 fn an_enrolment_that_could_not_be_written_is_made_again() {
     let (_, operator, asked) = parties();
@@ -91,7 +91,7 @@ fn an_enrolment_that_could_not_be_written_is_made_again() {
     );
     operator.run(&format!("{enrol} --out nowhere/e.json")).fails(30, &["`nowhere/e.json`", "its folder"]);
     assert!(!operator.path("math.ring.json").exists(), "nothing was enrolled");
-    // The ring has the key, and what went to stdout is lost.
+    // The ring has the key, but the enrolment on stdout is lost.
     operator.run(&format!("{enrol} --out -")).ok();
     let ring = operator.read("math.ring.json");
     let bank = "--service dev/bank=bank.ring.json --pin svc:dev/bank:1=11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
@@ -147,7 +147,7 @@ fn a_request_that_was_exchanged_or_does_not_fit_is_refused_and_nothing_is_writte
     let (own, other) = (agent.read("robot.request"), thief.read("robot.request"));
     let mixed = format!("{}.{}", own.trim().rsplit_once('.').unwrap().0, other.trim().rsplit_once('.').unwrap().1);
     operator.write("robot.request", &mixed);
-    operator.run(&line).fails(30, &["does not have that key"]);
+    operator.run(&line).fails(30, &["does not hold that key"]);
     operator.write("robot.request", "robot");
     operator.run(&line).fails(30, &["not a request of `sealwire keys request`"]);
 
@@ -169,13 +169,13 @@ fn a_request_that_was_exchanged_or_does_not_fit_is_refused_and_nothing_is_writte
     thief.run("keys request thief --environment dev --url nats://thief:hunter2@a").fails(30, &["`urls[0]`"]);
     assert_eq!(thief.files(), ["robot.creds.json", "robot.request"]);
 
-    // An answer for another agent.
+    // An enrolment for another agent.
     operator.run(&format!("{start} {enrol}")).ok();
     thief.write("robot.enrolment.json", &operator.read("robot.enrolment.json").replace("robot.k1", "robot.k2"));
     thief.run("keys accept robot.creds.json robot.enrolment.json").fails(30, &["for the key robot.k2 of another"]);
 }
 
-/// Whoever can write what comes back can answer in the services' place.
+/// Anybody who can write the enrolment file could answer in the services' place.
 #[test]
 fn an_enrolment_is_taken_only_if_nobody_else_could_have_written_it_and_it_fits() {
     let (agent, operator) = (Shell::new(), Shell::new());
@@ -213,7 +213,7 @@ fn an_enrolment_is_taken_only_if_nobody_else_could_have_written_it_and_it_fits()
 
     agent.run("keys accept robot.creds.json back.json").ok();
     assert_eq!(agent.read_json("robot.creds.json")["nats"]["urls"][0], "tls://new:4222");
-    // Another key under the id that is pinned.
+    // Another key under the pinned id.
     let x = agent.read_json("robot.creds.json")["service_keys"]["math"][0]["x"].as_str().unwrap().to_owned();
     let changed = good.replace(&x, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo");
     accept(&changed).fails(30, &["another key is pinned as `svc:dev/math:1`"]);
