@@ -489,8 +489,8 @@ const MAC: usize = 32;
 const CLAIM: usize = 256;
 
 /// For how long after its deadline a run counts as running: replicas' clocks differ by at most twice the skew, here twice 5 s, and a run
-/// that is stopped still has to be recorded.
-const GRACE_MS: u64 = 10_000;
+/// that is stopped has 2 s to be recorded.
+const GRACE_MS: u64 = 12_000;
 
 /// With the time after which it may be worth asking again.
 const RUNNING: Conflict = Conflict::Running { retry_after_ms: 250 };

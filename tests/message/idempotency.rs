@@ -204,7 +204,7 @@ async fn a_claim_without_an_end_runs_until_its_deadline_and_is_unknown_from_then
     let ann = desk.agent("ann", &["worker"]);
     let first = desk.keyed(&ann, "k", &call("desk/wait", "[true]"));
     assert!(tokio::time::timeout(Duration::from_millis(50), desk.answer(&first)).await.is_err());
-    for (after_s, said) in [(0, "running"), (39, "running"), (2, "unknown")] {
+    for (after_s, said) in [(0, "running"), (41, "running"), (2, "unknown")] {
         desk.clock.advance_ms(after_s * 1000);
         let answer = ask(&desk, "ann", "k", &call("desk/wait", "[true]")).await;
         assert_eq!(member(&answer, "/error/data/idempotency"), &json!(said));
