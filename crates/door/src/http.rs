@@ -40,7 +40,7 @@ use self::a2a::A2a;
 pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
 pub use self::config::{A2aAgent, DoorConfig, DoorConfigError, Dpop, Expose, Identity, Replicas};
-use self::connections::{Body, Held, Leaving, Received};
+use self::connections::{Anonymous, Body, Held, Leaving, Received};
 use self::mcp::Mcp;
 use self::page::Page;
 use self::principal::{Admission, Principal};
@@ -230,9 +230,12 @@ impl Door {
         let at_once = self.at_once(&head);
         async move {
             let answer = match at_once {
-                Ok(answer) => answer,
+                Ok(answer) => anonymous(answer),
                 Err(origin) => {
-                    let mut answer = self.route(&head, body).await.unwrap_or_else(|refusal| refused(&head, refusal));
+                    let mut answer = match self.for_everybody(&head) {
+                        Some(answer) => anonymous(answer),
+                        None => self.route(&head, body).await.unwrap_or_else(|refusal| refused(&head, refusal)),
+                    };
                     gate::shared_with(&mut answer, origin);
                     answer
                 }
@@ -255,8 +258,8 @@ impl Door {
         answer
     }
 
-    /// The answer to a request that needs no caller, or is refused before. For any other request: the origin of the page that may
-    /// read the answer.
+    /// The answer to a request that may not pass, or needs nothing but its head. For any other request: the origin of the page that
+    /// may read the answer. Quick, since an HTTP/2 connection does nothing else meanwhile.
     fn at_once(&self, head: &Parts) -> Result<Response<Body>, Option<HeaderValue>> {
         match head.uri.path() {
             "/livez" => return Ok(health(head, true)),
@@ -271,23 +274,24 @@ impl Door {
             Ok(origin) => origin,
             Err(refusal) => return Ok(refused(head, refusal)),
         };
-        let mut answer = if let Some(answer) = gate::preflight(head, origin.as_ref()) {
-            answer
-        } else if head.uri.path().starts_with(METADATA) {
-            self.metadata(head).unwrap_or_else(|refusal| refused(head, refusal))
-        } else if let Some(answer) = self.a2a_public(head) {
-            answer.unwrap_or_else(Refusal::answer)
-        } else if let Some(page) = self.page.as_ref().filter(|_| page::is_at(head)) {
-            self.page(page, head)
-        } else {
-            return Err(origin);
-        };
+        let Some(mut answer) = gate::preflight(head, origin.as_ref()) else { return Err(origin) };
         gate::shared_with(&mut answer, origin);
         Ok(answer)
     }
 
+    /// The answer to a request that needs no caller.
+    fn for_everybody(&self, head: &Parts) -> Option<Response<Body>> {
+        if head.uri.path().starts_with(METADATA) {
+            return Some(self.metadata(head).unwrap_or_else(|refusal| refused(head, refusal)));
+        }
+        if let Some(answer) = self.a2a_public(head) {
+            return Some(answer.unwrap_or_else(Refusal::answer));
+        }
+        self.page.as_ref().filter(|_| page::is_at(head)).map(|page| self.page(page, head))
+    }
+
     async fn route(self: &Arc<Self>, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
-        let known = self.callers.know(head).await;
+        let known = self.callers.know(head).await.map_err(Refusal::anonymous);
         let Some(page) = &self.page else { return self.routed(known?, head, body).await };
         let seen = page.seen(known.as_ref().ok(), head);
         let answer = match known {
@@ -363,6 +367,12 @@ impl fmt::Debug for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Door").field("config", &self.config).finish_non_exhaustive()
     }
+}
+
+/// An answer whose caller is not known.
+fn anonymous(mut answer: Response<Body>) -> Response<Body> {
+    answer.extensions_mut().insert(Anonymous);
+    answer
 }
 
 /// A refusal as an answer, in the form of the protocol at its path.

@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
-pub(crate) use self::http2::Leaving;
+pub(crate) use self::http2::{Anonymous, Leaving};
 
 /// The body of an answer.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;

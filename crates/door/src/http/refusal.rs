@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::answered;
 use super::callers::NotExchanged;
-use super::connections::Body;
+use super::connections::{Anonymous, Body};
 use crate::mcp::message::Fault;
 
 /// A request that the door refuses, or that has no trustworthy answer.
@@ -26,6 +26,8 @@ pub(crate) struct Refusal {
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether the connection is closed, with the rest of the request unread.
     closes: bool,
+    /// Nobody has shown who asks.
+    is_anonymous: bool,
     about: Box<About>,
 }
 
@@ -84,6 +86,7 @@ impl Refusal {
             outcome: None,
             headers: Vec::new(),
             closes: false,
+            is_anonymous: false,
             about: Box::default(),
         }
     }
@@ -335,6 +338,12 @@ impl Refusal {
         self
     }
 
+    /// Nobody has shown who asks.
+    pub(crate) fn anonymous(mut self) -> Self {
+        self.is_anonymous = true;
+        self
+    }
+
     /// The error as a JSON-RPC response.
     pub(crate) fn text(&self) -> Vec<u8> {
         let data = self.outcome.map(|outcome| Data::Outcome { outcome });
@@ -349,6 +358,9 @@ impl Refusal {
         let mut answer = answered(self.status, "application/json", self.text());
         for (name, value) in self.headers {
             answer.headers_mut().append(name, value);
+        }
+        if self.is_anonymous {
+            answer.extensions_mut().insert(Anonymous);
         }
         if self.closes {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

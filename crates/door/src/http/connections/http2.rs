@@ -44,6 +44,11 @@ const GOING: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leaving;
 
+/// In the extensions of an answer: nobody has shown who asks. Its connection counts as idle from then on, and may have to make room: a client
+/// without a window for the answer could otherwise keep the place of others for as long as it likes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Anonymous;
+
 /// Whether a clear-text client begins with the HTTP/2 preface (RFC 9113 §3.3). Only peeks. Calls `has_begun` once the beginning of a
 /// preface has arrived.
 pub(super) async fn is_spoken(socket: &TcpStream, has_begun: impl Fn()) -> bool {
@@ -64,7 +69,7 @@ pub(super) async fn is_spoken(socket: &TcpStream, has_begun: impl Fn()) -> bool 
 }
 
 impl Presence {
-    /// Answers the requests on this connection, each in a task of its own.
+    /// Answers the requests on this connection, each in a task of its own from where it first may have to wait.
     pub(super) async fn multiplexed<S, A, F>(self: Arc<Self>, socket: S, mut stopping: watch::Receiver<bool>, answer: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -87,8 +92,11 @@ impl Presence {
                 let begun = stream.map(|stream| (stream, Box::pin(answer(Request::from_parts(head, body)))));
                 async move {
                     // The connection is about to be closed, and its client has been told, so nothing is begun.
-                    let Some((stream, answering)) = begun else { return Ok(no_place()) };
+                    let Some((mut stream, answering)) = begun else { return Ok(no_place()) };
                     let mut answer = answering.await;
+                    if answer.extensions().get::<Anonymous>().is_some() {
+                        stream.release();
+                    }
                     rest.pass_over().await;
                     answer.headers_mut().remove(CONNECTION);
                     if answer.extensions().get::<Leaving>().is_some() {
@@ -173,6 +181,8 @@ struct Open {
 struct Stream {
     shared: Arc<Shared>,
     doing: Arc<Doing>,
+    /// It keeps the connection busy.
+    is_counted: bool,
 }
 
 /// Aborts all requests when their connection ends.
@@ -197,7 +207,7 @@ impl Streams {
             open.busy = Some(Busy::new(&self.0.presence)?);
         }
         open.count += 1;
-        Some(Stream { shared: Arc::clone(&self.0), doing })
+        Some(Stream { shared: Arc::clone(&self.0), doing, is_counted: true })
     }
 
     /// Refuses further requests from now on. Returns whether none is in progress.
@@ -225,8 +235,12 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     }
 }
 
-impl Drop for Stream {
-    fn drop(&mut self) {
+impl Stream {
+    /// Its connection need not stay for what is left of it.
+    fn release(&mut self) {
+        if !std::mem::take(&mut self.is_counted) {
+            return;
+        }
         let mut open = locked(&self.shared.open);
         open.count -= 1;
         if open.count == 0 {
@@ -235,7 +249,14 @@ impl Drop for Stream {
     }
 }
 
-/// The body of an answer, in slices. It is polled only when its client has room for more, so a client that does not read is noticed.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The body of an answer, in slices. hyper asks for the next one once the one before has gone out, so a client that does not read is
+/// noticed.
 struct Given {
     body: Body,
     rest: Bytes,
@@ -356,7 +377,11 @@ mod tests {
                             _ => vec![b'x'; 1],
                         };
                         let body = Full::new(Bytes::from(text)).boxed_unsync();
-                        Response::new(super::super::Held::new(body, counted).boxed_unsync())
+                        let mut answer = Response::new(super::super::Held::new(body, counted).boxed_unsync());
+                        if request.uri().path() == "/anonymous" {
+                            answer.extensions_mut().insert(Anonymous);
+                        }
+                        answer
                     }
                 }
             };
@@ -438,6 +463,19 @@ mod tests {
             sleep(Duration::from_millis(500)).await;
         }
         assert_eq!(length, 256 << 10);
+    }
+
+    /// With no window, not even a byte of an answer goes out.
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_need_no_caller_keep_no_place_of_others() {
+        for (path, makes_room) in [("/", false), ("/anonymous", true)] {
+            let (mut client, _connection, served) = client(0).await;
+            let unread = client.send_request(get(path)).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(served.connections.evict(), makes_room, "{path}");
+            assert_eq!(timeout(Duration::from_secs(5), served.serving).await.is_ok(), makes_room, "{path}");
+            drop(unread);
+        }
     }
 
     #[tokio::test(start_paused = true)]
