@@ -155,15 +155,19 @@ impl Door {
     ) -> Result<Response<Body>, Refusal> {
         let started = Instant::now();
         let caller = principal.clone();
-        let answer = self.mcp_answer(principal, service, head, incoming).await;
-        tracing::info!(
-            target: "sealwire::door",
-            caller = caller.as_str(),
-            service,
-            status = answer.as_ref().map_or_else(|refusal| refusal.status, Response::status).as_u16(),
-            duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            "mcp"
-        );
+        let mut is_admitted = false;
+        let answer = self.mcp_answer(principal, service, head, incoming, &mut is_admitted).await;
+        // What is not admitted costs its sender nothing, and would write as many lines as it likes.
+        if is_admitted {
+            tracing::info!(
+                target: "sealwire::door",
+                caller = caller.as_str(),
+                service,
+                status = answer.as_ref().map_or_else(|refusal| refusal.status, Response::status).as_u16(),
+                duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                "mcp"
+            );
+        }
         answer
     }
 
@@ -173,6 +177,7 @@ impl Door {
         service: Option<&str>,
         head: &Parts,
         incoming: Received,
+        is_admitted: &mut bool,
     ) -> Result<Response<Body>, Refusal> {
         let server = self.mcp.server(service)?;
         let caller: Arc<dyn Caller> = Arc::new(AtDoor {
@@ -192,7 +197,11 @@ impl Door {
             Method::POST => {}
             // Streamable HTTP 2025-11-25, "Listening for Messages from the Server"; removed in 2026-07-28.
             Method::GET if claims.session.is_some() && !is_handed => {
-                let place = self.admission.open_stream(&principal, service.unwrap_or_default())?;
+                let service = service.unwrap_or_default();
+                // A call as any other, though it needs no place of one.
+                drop(self.admission.read(&principal, service)?);
+                *is_admitted = true;
+                let place = self.admission.open_stream(&principal, service)?;
                 self.mcp.session(&principal, claims.session.unwrap_or_default())?;
                 if !Accepts::of(&head.headers)?.events {
                     return Err(Accepts::refusal());
@@ -205,6 +214,7 @@ impl Door {
         let accepts = Accepts::of(&head.headers)?;
         let service = service.unwrap_or_default();
         let reading = self.admission.read(&principal, service)?;
+        *is_admitted = true;
         let text = body::json(head, incoming).await?;
         let replicas = self.mcp.replicas.as_deref();
         if is_handed && !replicas.is_some_and(|replicas| replicas.have_handed(&principal, head, &text)) {
@@ -217,9 +227,7 @@ impl Door {
         let trace = head::trace(&head.headers);
         let sender = Sender { principal: principal.clone(), caller, trace, server, accepts, onward };
         if text.starts_with('[') {
-            let place = enter()?;
-            drop(reading);
-            return Box::pin(self.mcp_batch(sender, &claims, text, place)).await;
+            return Box::pin(self.mcp_batch(sender, &claims, text, reading)).await;
         }
         let message = read(text)?;
         let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);

@@ -31,7 +31,7 @@ impl Door {
         sender: Sender,
         claims: &Claims<'_>,
         text: &str,
-        place: Arc<Place>,
+        reading: Place,
     ) -> Result<Response<Body>, Refusal> {
         let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
         let spoken = self.mcp.spoken(&sender.principal, claims, None, &message::Meta::default())?;
@@ -44,35 +44,43 @@ impl Door {
         }
         // The first one has already been charged.
         self.admission.charge_more(&sender.principal, entries.len() - 1)?;
+        let entries =
+            entries.into_iter().map(|entry| Ok((entry, read(entry.get())?))).collect::<Result<Vec<_>, Refusal>>()?;
         let mut requests = Vec::new();
-        for entry in entries {
-            let message = read(entry.get())?;
+        for (_, message) in &entries {
             match (message.method.as_deref(), message.id) {
-                (Some(method), None) => {
-                    let onward = sender.onward.as_ref().map(|onward| Box::new(onward.saying(entry.get())));
-                    self.mcp_note(&spoken, method, message.params, onward).await;
-                }
                 (Some(method), Some(id)) => {
                     let id: Id =
                         serde_json::from_str(id.get()).map_err(|_| bad("`id` must be a string or a whole number"))?;
                     requests.push((id, method.to_owned(), message.params.map(ToOwned::to_owned)));
                 }
-                (None, Some(id)) if spoken.has_session => {
+                (Some(_), None) => {}
+                (None, Some(_)) if spoken.has_session => {}
+                (None, _) => return Err(bad("`method` is missing")),
+            }
+        }
+        if !requests.is_empty() && !sender.accepts.json {
+            return Err(Accepts::refusal());
+        }
+        // Each of them is a call. What only cancels or answers needs no place: it must not wait for what it is about.
+        let enter = |_| self.admission.enter(&sender.principal, reading.service()).map(Arc::new);
+        let places = requests.iter().map(enter).collect::<Result<Vec<_>, _>>()?;
+        drop(reading);
+        // Nothing has an effect before all of the batch is known to be accepted.
+        for (entry, message) in entries {
+            match (message.method.as_deref(), message.id) {
+                (Some(method), None) => {
+                    let onward = sender.onward.as_ref().map(|onward| Box::new(onward.saying(entry.get())));
+                    self.mcp_note(&spoken, method, message.params, onward).await;
+                }
+                (None, Some(id)) => {
                     sender.server.answered(&spoken.peer, id, message.result, message.error);
                 }
-                (None, _) => return Err(bad("`method` is missing")),
+                _ => {}
             }
         }
         if requests.is_empty() {
             return Ok(accepted());
-        }
-        if !sender.accepts.json {
-            return Err(Accepts::refusal());
-        }
-        // Each of them is a call; the first one already has its place.
-        let mut places = vec![Arc::clone(&place)];
-        for _ in 1..requests.len() {
-            places.push(Arc::new(self.admission.enter(&sender.principal, place.service())?));
         }
         let mut running = Vec::new();
         for (id, ..) in &requests {
