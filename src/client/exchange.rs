@@ -312,7 +312,12 @@ impl Inner {
 
 impl OutgoingMessage {
     /// The pause before it is sent again, if it may be and that is worthwhile.
-    fn next_pause(&self, outcome: &Result<Answer, ClientError>, attempts: u32, deadline: Instant) -> Option<Duration> {
+    pub(super) fn next_pause(
+        &self,
+        outcome: &Result<Answer, ClientError>,
+        attempts: u32,
+        deadline: Instant,
+    ) -> Option<Duration> {
         let may_repeat = self.idempotent && !self.stop.as_ref().is_some_and(Stoppable::is_stopped);
         if may_repeat { next_pause(outcome, attempts, deadline) } else { None }
     }
@@ -425,7 +430,7 @@ impl Earlier {
 
 /// The pause before a repeatable message is sent again, if it is. A signed refusal shows that the service is there, so it is repeated until
 /// the deadline, for example while a guard does not vouch for the time yet.
-pub(super) fn next_pause(outcome: &Result<Answer, ClientError>, attempts: u32, deadline: Instant) -> Option<Duration> {
+fn next_pause(outcome: &Result<Answer, ClientError>, attempts: u32, deadline: Instant) -> Option<Duration> {
     let pause = retry_delay(outcome)?.max(pause(attempts));
     let goes_on = attempts < MAX_ATTEMPTS || outcome.is_ok();
     (goes_on && Instant::now() + pause < deadline).then_some(pause)

@@ -353,6 +353,7 @@ impl RequestBuilder {
     }
 
     /// As [`RequestBuilder::send_raw`], but returns both the bytes of the answer as the service signed them, and the responses in them.
+    /// The message is made at once; nothing is signed or sent before the future is polled.
     ///
     /// # Errors
     /// As for [`RequestBuilder::send_raw`], and [`ClientError::Protocol`] for an answer that is not JSON-RPC.

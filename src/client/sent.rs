@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct MessageId(Arc<Mutex<Option<String>>>);
 
 impl MessageId {
-    /// `None` until something is sent.
+    /// `None` until a message is signed, just before it is sent.
     #[must_use]
     pub fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -13,7 +13,7 @@ use crate::client::Inner;
 use crate::client::answer::Answer;
 use crate::client::control::{NotSent, cancel};
 use crate::client::error::ClientError;
-use crate::client::exchange::{Earlier, OutgoingMessage, next_pause};
+use crate::client::exchange::{Earlier, OutgoingMessage};
 use crate::client::incoming::{Duty, Incoming};
 use crate::client::pending::StreamWaiter;
 use crate::client::stream_options::Asked;
@@ -66,7 +66,7 @@ impl Driver {
                 Followed::Done => return,
                 Followed::Cancel => return self.cancel(&waiter).await,
                 Followed::Answered(outcome) => {
-                    let again = self.outgoing.idempotent.then(|| next_pause(&outcome, attempts, deadline)).flatten();
+                    let again = self.outgoing.next_pause(&outcome, attempts, deadline);
                     let may_run = may_run(&outcome);
                     match again {
                         Some(pause) => {

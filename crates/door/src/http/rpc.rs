@@ -168,7 +168,7 @@ pub(super) struct Answered {
     pub(super) refused: Option<RpcError>,
 }
 
-/// Sends a message, and waits for its answer if it has one. `id` is set once the message has been sent.
+/// Sends a message, and waits for its answer if it has one. `id` is set once the message is signed.
 pub(super) fn sent<'c>(
     client: &'c Client,
     request: RequestBuilder,
