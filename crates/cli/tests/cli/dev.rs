@@ -208,7 +208,7 @@ async fn an_agent_can_be_added_whether_dev_runs_or_not() {
     dev.stop().await;
 
     let ran = shell.run("dev add-agent later --role calculator").ok();
-    assert!(ran.stdout.contains("from the next"), "{ran:?}");
+    assert!(ran.stdout.contains("will know it"), "{ran:?}");
     let again = Dev::start(&shell, &[]).await;
     for agent in ["indexer", "signer", "later"] {
         add(&shell, agent).ok();
@@ -334,7 +334,7 @@ async fn calls_can_be_compared_with_bare_requests_whose_user_can_do_nothing_else
     shell.set_mode("agent.nats.json", 0o600);
     let words = [&creds[..], &words[..6], &["--bare-login=agent.nats.json"]].concat();
     let why =
-        ["does not let this user exchange bare requests", "publish and subscribe `sealwire-bench.>`", "--bare-login"];
+        ["does not let this user exchange bare requests", "publish and subscribe to `sealwire-bench.>`", "--bare-login"];
     shell.run_args(&words).fails(20, &why);
     // And the user of the bare requests reaches nobody else.
     let login: sealwire::BusConfig = serde_json::from_str(&shell.read("sealwire-dev/bench.nats.json")).unwrap();
