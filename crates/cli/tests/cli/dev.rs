@@ -333,8 +333,11 @@ async fn calls_can_be_compared_with_bare_requests_whose_user_can_do_nothing_else
     shell.write("agent.nats.json", &agent.to_string());
     shell.set_mode("agent.nats.json", 0o600);
     let words = [&creds[..], &words[..6], &["--bare-login=agent.nats.json"]].concat();
-    let why =
-        ["does not let this user exchange bare requests", "publish and subscribe to `sealwire-bench.>`", "--bare-login"];
+    let why = [
+        "does not let this user exchange bare requests",
+        "publish and subscribe to `sealwire-bench.>`",
+        "--bare-login",
+    ];
     shell.run_args(&words).fails(20, &why);
     // And the user of the bare requests reaches nobody else.
     let login: sealwire::BusConfig = serde_json::from_str(&shell.read("sealwire-dev/bench.nats.json")).unwrap();

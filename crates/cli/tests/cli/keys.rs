@@ -263,7 +263,10 @@ fn a_revoked_key_stays_revoked_and_rotation_does_not_say_that_it_holds() {
     assert_eq!(["math.ring.json", "bank.ring.json"].map(|name| shell.read(name)), before);
 
     let said = shell.run(&format!("keys rotate a.creds.json {both}")).ok().stdout;
-    assert!(said.contains("a.k1 is valid until") && said.ends_with("keys retire a.k1 --ring bank.ring.json\n"), "{said}");
+    assert!(
+        said.contains("a.k1 is valid until") && said.ends_with("keys retire a.k1 --ring bank.ring.json\n"),
+        "{said}"
+    );
     shell.run("keys retire a.k1 --ring bank.ring.json").ok();
     shell.run("keys revoke a.k2 --ring math.ring.json --ring bank.ring.json").ok();
     let said = shell.run(&format!("keys rotate a.creds.json {both}")).ok().stdout;
