@@ -1,7 +1,7 @@
-//! What a well-behaved agent notices while one other party floods: calls that fail, and how long the others take.
+//! What a well-behaved agent notices while another party floods the service: calls that fail, and how long the others take.
 //!
-//! The short form is a test: at five times of what the service can handle, no call of the other agent fails. The long one
-//! is a measurement, and prints a table:
+//! The short form is a test: at five times what the service can handle, no call of the well-behaved agent fails. The long
+//! form is a measurement, and prints a table:
 //!
 //! ```sh
 //! SEALWIRE_FLOOD_SECONDS=7 cargo test --release --test floods -- --nocapture
@@ -23,14 +23,14 @@ use sealwire_testkit::site::{Answer, Caller, Site, agent_key, methods, sign, sum
 
 /// How often the well-behaved agent calls.
 const EVERY: Duration = Duration::from_millis(20);
-/// How long it waits for an answer: less than a client would by default.
+/// How long it waits for an answer: less than a client's default.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most messages that are signed for one flood; then they are sent again.
+/// The most messages that are signed for one flood; after that they are sent again.
 const POOL: usize = if cfg!(debug_assertions) { 4_000 } else { 40_000 };
-/// Agents that measure what the service can handle; more than one, because each has its rate.
+/// Agents that measure what the service can handle; several, because each has its own rate.
 const GAUGES: usize = 16;
 
-/// Each agent has its broker user, which may use its own subjects and inbox only. Whoever names no user is `ann`.
+/// Each agent has a broker user, which may use only its own subjects and inbox. A connection that names no user is `ann`.
 const BROKER: &str = r#"
 accounts { A { users = [
   { user: site, password: site }
@@ -51,11 +51,11 @@ enum Flood {
     Copies,
     /// Messages with a good proof and a token whose signature is wrong.
     BadTokens,
-    /// Calls that it may make.
+    /// Calls that the flooding agent may make.
     Calls,
-    /// Calls that it may make and that take two seconds each.
+    /// The same, taking two seconds each.
     SlowCalls,
-    /// Header blocks that are none.
+    /// Malformed header blocks.
     Poison,
 }
 
@@ -71,7 +71,7 @@ impl Flood {
         }
     }
 
-    /// The messages that are sent in turn, as the protocol has them.
+    /// The messages that are sent in turn, as NATS protocol text.
     fn messages(self, site: &Site) -> Vec<Vec<u8>> {
         let add = r#"{"jsonrpc":"2.0","method":"site/add","params":[1,2],"id":1}"#;
         let sleep = r#"{"jsonrpc":"2.0","method":"site/sleep","params":[2000],"id":1}"#;
@@ -122,7 +122,7 @@ struct Flooding {
 }
 
 impl Flooding {
-    /// As `user`; `rate` messages a second, or as many as the connection takes; each message once at most if `once`.
+    /// Floods as `user`: `rate` messages a second, or as many as the connection takes; each message at most once if `once`.
     fn start(url: &str, user: &str, messages: Vec<Vec<u8>>, rate: f64, once: bool) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let mut stream = connect(url, user);
@@ -133,11 +133,11 @@ impl Flooding {
             let most = if once { messages.len() } else { usize::MAX };
             while !stopped.load(Ordering::Relaxed) && sent < most {
                 let due = (started.elapsed().as_secs_f64() * rate) as usize;
-                // What a busy machine made us miss is not sent all at once.
+                // Messages that a busy machine did not send in time are not all sent at once.
                 let batch = due.saturating_sub(sent).min(2_000).min(most - sent);
                 let bytes: Vec<u8> =
                     (sent..sent + batch).flat_map(|number| messages[number % messages.len()].iter().copied()).collect();
-                // A broker that takes no more makes us wait, for at most the time-out of the connection.
+                // A broker that accepts no more makes us wait, at most for the connection's time-out.
                 if stream.write_all(&bytes).is_err() {
                     break;
                 }
@@ -149,7 +149,7 @@ impl Flooding {
         Self { stop, thread, started }
     }
 
-    /// How many messages a second it sent.
+    /// Stops, and returns how many messages a second it sent.
     fn stop(self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
         let seconds = self.started.elapsed().as_secs_f64();
@@ -224,7 +224,7 @@ async fn executed(ann: &Caller) -> u64 {
     serde_json::from_str::<serde_json::Value>(&text).unwrap()["result"].as_u64().unwrap()
 }
 
-/// How many permitted calls a second the service executes when it gets as many as it can take.
+/// How many permitted calls a second the service executes when it is offered as many as it can take.
 async fn capacity(site: &Site, url: &str, ann: &Caller) -> f64 {
     let add = r#"{"jsonrpc":"2.0","method":"site/add","params":[1,2],"id":1}"#;
     let agents: Vec<_> = (0..GAUGES)
@@ -233,7 +233,7 @@ async fn capacity(site: &Site, url: &str, ann: &Caller) -> f64 {
             signed(site, &agent, &agent, &site.token(&agent, &["worker"]), add, POOL / GAUGES)
         })
         .collect();
-    // In turn, so that all of them come at once.
+    // The agents take turns, so that all of them are there at the same time.
     let messages = (0..POOL / GAUGES).flat_map(|number| agents.iter().map(move |own| own[number].clone())).collect();
     let before = executed(ann).await;
     let (started, flooding) = (Instant::now(), Flooding::start(url, "gauge", messages, 1e6, true));
@@ -250,11 +250,11 @@ async fn capacity(site: &Site, url: &str, ann: &Caller) -> f64 {
     (last - before) as f64 / (last_at - started).as_secs_f64()
 }
 
-/// Processor time of a process so far.
+/// The processor time that a process has used so far.
 fn cpu(pid: u32) -> Duration {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return Duration::ZERO };
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-    // utime and stime, in hundredths of a second on every Linux there is.
+    // utime and stime, which every Linux counts in hundredths of a second.
     Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
 }
 
@@ -264,7 +264,7 @@ fn a_flood_of_any_kind_at_five_times_the_capacity_fails_no_call_of_another_agent
     let time = long.map_or(Duration::from_millis(1_500), Duration::from_secs);
     let multiples: &[f64] = if long.is_some() { &[1.0, 5.0, 20.0] } else { &[5.0] };
 
-    // The service, the agent and the flood have threads of their own.
+    // The service, the agent and the flood have separate threads.
     let service = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let server = service.block_on(NatsServer::start_with(BROKER));
     let site = Site::logging_in_as(&server.url(), "site");
@@ -301,7 +301,7 @@ fn a_flood_of_any_kind_at_five_times_the_capacity_fails_no_call_of_another_agent
                 cores(1)
             );
             rows.push((flood, *multiple, noticed));
-            // What waits is worked off, and slow calls end.
+            // Let the backlog drain and slow calls end.
             own.block_on(async {
                 let quiet = Instant::now();
                 while ann.call("site/add", "[1,2]", PATIENCE).await != sum() {

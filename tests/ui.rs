@@ -1,12 +1,12 @@
-//! What must not compile: every way around a check that a program could try, with what the compiler says to it.
+//! What must not compile: every way around a check that a program could try, with the compiler's message.
 //!
-//! `tests/ui/*.rs` are programs of an application's author, each with the errors it must get in `*.stderr`;
-//! `tests/ui/pass/*.rs` must compile, which shows that the others fail for their errors only. After a change that is
-//! meant, `SEALWIRE_UI=overwrite cargo test --test ui` writes the errors anew.
+//! `tests/ui/*.rs` are programs as an application's author might write them, each with the errors it must get in `*.stderr`;
+//! `tests/ui/pass/*.rs` must compile, which shows that the others fail only for their errors. After an intended change,
+//! `SEALWIRE_UI=overwrite cargo test --test ui` writes the errors anew.
 //!
 //! The programs are compiled against the libraries that this test itself was built with. The usual crate for this work
-//! builds the whole tree of dependencies a second time, since it adds compiler flags of its own: 7 minutes of processor
-//! time and 1.3 GB here (two cores), against seconds.
+//! builds the whole dependency tree a second time, since it adds compiler flags of its own: 7 minutes of processor time
+//! and 1.3 GB here (two cores), instead of seconds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const CRATES: [&str; 3] = ["async_nats", "sealwire", "tower"];
 struct Compiler {
     /// The compiled library of each of [`CRATES`].
     libraries: BTreeMap<String, PathBuf>,
-    /// Where theirs are.
+    /// Where their dependencies are.
     dependencies: PathBuf,
     scratch: tempfile::TempDir,
 }
@@ -54,7 +54,7 @@ impl Compiler {
         Self { libraries, dependencies, scratch: tempfile::tempdir().unwrap() }
     }
 
-    /// The errors that a program gets: code, text, and the places with what is said about them.
+    /// The errors that a program gets: code, text, and the marked places with their labels.
     fn errors_of(&self, program: &Path) -> String {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let mut rustc = Command::new(rustc);
@@ -92,7 +92,7 @@ fn programs(folder: &str) -> Vec<PathBuf> {
     programs
 }
 
-/// Another compiler may put an error in other words. Its kind and place are what it cannot change.
+/// Another compiler may word an error differently. Its kind and place cannot differ.
 fn without_words(errors: &str) -> Vec<&str> {
     let kind = |line: &'_ str| line.find("]:").map_or(line.len(), |end| end + 1);
     let place = |line: &'_ str| line.match_indices(": ").next().map_or(line.len(), |(at, _)| at);

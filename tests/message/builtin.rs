@@ -70,7 +70,7 @@ async fn can_answers_as_the_call_itself_would_be_decided() {
         let answer = can(&desk, &ann, json!({ "method": method, "params": params })).await;
         assert_eq!(runs.count(), before, "asking runs nothing");
         let denied = ask(&desk, &ann, method, params.clone()).await;
-        // A call that is decided on and fails later was allowed.
+        // A call that was dispatched and failed later was allowed.
         let expected = runs.count() > before || method == "rpc.can";
         assert_eq!(answer, expected, "{method} {params}: {denied:?}");
     }
@@ -118,7 +118,7 @@ async fn can_answers_for_the_agent_and_for_whom_it_acts() {
         let before = runs.count();
         let _answer = ask(&desk, &for_carol, "desk/note", json!([])).await;
         assert_eq!(runs.count() > before, expected, "as the call itself");
-        // What the agent may do in its own name is no answer for carol.
+        // The rights that ann has in her own name do not extend to carol.
         assert!(!can(&desk, &for_carol, json!({ "method": "desk/echo", "params": [1] })).await);
     }
     let ann = desk.agent("ann", &[]);
@@ -177,7 +177,7 @@ async fn explain_is_for_those_whom_the_policy_lets_ask() {
     );
 }
 
-/// `rpc.explain` answers as the service decides about the same call, whatever the rules ask of token and proof.
+/// `rpc.explain` answers as the service would decide the same call, whatever the rules require of token and proof.
 #[tokio::test]
 async fn explain_takes_the_proof_of_the_agents_own_key() {
     let (desk, runs) = open();
@@ -217,7 +217,7 @@ async fn explain_takes_the_proof_of_the_agents_own_key() {
     let wrong = json!({ "agent": "eve", "method": "desk/note", "algorithm": "RS256" });
     assert_eq!(ask(&desk, &bob, "rpc.explain", wrong).await, Err(-32602));
 
-    // With keys of both algorithms nobody but the question can say which.
+    // With keys of both algorithms, only the question can say which one is meant.
     let endpoint = desk.endpoint.clone();
     desk.change_ring(|keys| {
         let second = AgentKey::hmac("eve.k0", &[7; 32]).unwrap();
@@ -241,7 +241,7 @@ async fn explain_takes_the_proof_of_the_agents_own_key() {
     }
 }
 
-/// A token whose actor is its own subject is a delegated one to the service, and so it is to `rpc.explain`.
+/// To the service, a token whose actor is its own subject is a delegated one; so it is to `rpc.explain`.
 #[tokio::test]
 async fn explain_judges_a_call_for_the_agent_itself_as_delegated() {
     let (desk, runs) = open();

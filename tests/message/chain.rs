@@ -1,4 +1,4 @@
-//! The chain of checks as an attacker meets it, through `Service::handle`, without a socket. One file per question.
+//! The sequence of checks as an attacker meets it, through `Service::handle`, without a socket. One file per question.
 
 mod keys;
 mod leaks;

@@ -1,5 +1,5 @@
-//! From a rule of SPEC.md to its tests: `grep -rn 'SPEC.md §9' tests src crates`.
-//! A test cites the sections whose rules it holds above its attributes; the first lines of a file cite for all tests in it.
+//! Finds the tests of a rule of SPEC.md: `grep -rn 'SPEC.md §9' tests src crates`.
+//! A test cites the sections whose rules it checks above its attributes; the header of a file cites for all tests in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ fn cited(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The sections that tests of this file cite.
+/// The sections that the tests of a file cite.
 fn cited_by_tests(text: &str) -> BTreeSet<&str> {
     let is_comment = |line: &&str| line.starts_with("//");
     let lines: Vec<&str> = text.lines().map(str::trim).collect();

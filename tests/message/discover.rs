@@ -1,4 +1,4 @@
-//! `rpc.discover`: each caller is told what it may call, and of nothing else. SPEC.md §18.1.
+//! `rpc.discover`: each caller is told what it may call, and about nothing else. SPEC.md §18.1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -144,7 +144,7 @@ async fn everybody_may_ask_unless_a_rule_says_no() {
     assert!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()).is_empty(), "only the agent may");
     desk.change_policy(&rule("\"ann\", \"bob\""));
     assert_eq!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()), ["log/lines", "log/ticks"]);
-    // A subject that may not ask is not asked for.
+    // Nobody may ask on behalf of a subject that may not ask.
     desk.change_policy(&format!(
         "{}[rule.y]\nagents = [\"bob\"]\ndeny = [\"rpc.discover\"]\n",
         rule("\"ann\", \"bob\"")
@@ -175,7 +175,7 @@ async fn what_a_rule_about_arguments_denies_altogether_is_not_told() {
         ),
         ("roles = [\"clerk\"]\nwhen.params.amount = { min = 1 }".to_owned(), false),
         ("agents = [\"ann\"]\nwhen.params.amount = { min = 1 }".to_owned(), false),
-        // Something is left, or it is about somebody else, or at some times only.
+        // The rule leaves something allowed, or is about somebody else, or applies only to some calls.
         (format!("{everyone}when.params.amount = {{ min = 2 }}"), true),
         (format!("{everyone}when.params.to = \"bob\""), true),
         (format!("{everyone}when.params.amount = {{ min = 0 }}\nwhen.params.to = \"bob\""), true),
@@ -186,7 +186,7 @@ async fn what_a_rule_about_arguments_denies_altogether_is_not_told() {
     ] {
         let desk = Desk::open_with(router(), policy(&conditions).leak(), ServiceLimits::default());
         let ann = desk.agent("ann", &["clerk"]);
-        // Twice: what was worked out is remembered.
+        // Twice: the result of the first time is cached.
         for _ in 0..2 {
             let told = discover(&desk, &ann, json!({})).await.unwrap();
             assert_eq!(names(&told), if is_told { &["bank/pay"][..] } else { &[] }, "{conditions}");
@@ -200,7 +200,7 @@ async fn what_a_rule_about_arguments_denies_altogether_is_not_told() {
     }
 }
 
-/// SPEC.md §18.1: it may be named then.
+/// SPEC.md §18.1: the method may be listed then.
 #[tokio::test]
 async fn more_rules_than_are_compared_cost_no_more() {
     for (count, is_told) in [(20, false), (100, true)] {
@@ -227,7 +227,7 @@ async fn a_thousand_methods_come_in_pages_that_name_no_others() {
         let about = Description::new(format!("The method number {number}. {}", "It does what it does. ".repeat(20)));
         router.method(&name(number), nothing).describe(&name(number), about)
     });
-    // More than an answer without frames has room for.
+    // More than fits into an answer without frames.
     let large = Description::new("Large.").extension("x-text", "x".repeat(250 * 1024));
     router = router.method("even/large", nothing).describe("even/large", large);
     let desk = Desk::open_with(router, "[role.clerk]\nallow = [\"even/*\"]\n", ServiceLimits::default());
@@ -261,7 +261,7 @@ async fn a_large_catalogue_is_charged_to_who_asks() {
     let quota = QuotaLimits { per_second: 1, burst: 50, ..QuotaLimits::default() };
     let desk = Desk::open_with(router, "", ServiceLimits { quota, ..ServiceLimits::default() });
     let (ann, bob) = (desk.agent("ann", &[]), desk.agent("bob", &[]));
-    // 21 each.
+    // Each answer costs 21.
     for _ in 0..2 {
         assert!(discover(&desk, &ann, json!({})).await.is_ok());
     }
@@ -305,7 +305,7 @@ async fn a_long_answer_lets_others_go_on_meanwhile() {
     });
     let told = told.await.unwrap();
     assert_eq!(names(&told).len(), 320);
-    // One for each 16 decisions, and some for the texts.
+    // It yields once per 16 decisions, and now and then for the texts.
     assert!(turns >= 20, "{turns}");
 }
 

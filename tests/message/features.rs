@@ -1,9 +1,9 @@
-//! What the features of the library bring into a user's tree.
+//! Which dependencies the library's features add for a user.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// The crates below the library with these features, as a user compiles them.
+/// The crates that the library depends on with these features, as a user compiles them.
 fn tree(features: &str) -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["tree", "--package", "sealwire", "--no-default-features"]);

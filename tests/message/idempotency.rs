@@ -50,7 +50,7 @@ async fn the_same_call_runs_once_and_gets_the_outcome_again_marked_and_under_its
     assert_eq!(runs.count(), 6, "a method that is not declared idempotent runs each time");
 }
 
-/// Ann on behalf of others: the subject belongs to the key.
+/// Ann on behalf of others: the subject is part of the key.
 #[tokio::test]
 async fn an_outcome_is_for_the_subject_that_it_was_made_for() {
     let (router, runs) = recording();
@@ -67,7 +67,7 @@ async fn an_outcome_is_for_the_subject_that_it_was_made_for() {
     }
 }
 
-/// Two issuers may know another `user-42` each.
+/// Two issuers may each have a `user-42` of their own.
 #[tokio::test]
 async fn the_same_key_of_the_same_subject_at_two_issuers_is_two_calls() {
     let (router, runs) = recording();
@@ -85,7 +85,7 @@ async fn the_same_key_of_the_same_subject_at_two_issuers_is_two_calls() {
         request.actor = Some("ann".to_owned());
         let ann = Agent { token: issuers[issuer].issue(&request).unwrap(), ..desk.agent("ann", &["worker"]) };
         let answer = desk.answer(&desk.keyed(&ann, "k", &call("desk/echo", params))).await.unwrap();
-        // Neither the other's outcome nor a word about its params.
+        // The answer shows neither the other's outcome nor anything about its params.
         assert_eq!((code(&answer), runs.count()), (None, expected), "{answer}");
         assert!(answer.contains(params), "{answer}");
     }
@@ -128,7 +128,7 @@ async fn a_notification_runs_once_as_well() {
     assert_eq!((member(&answer, "/result"), runs.count()), (&json!([7]), 1));
 }
 
-/// `desk/wait` waits for ever when its parameter says so, else it fails, and counts its runs.
+/// `desk/wait` counts its runs. It waits for ever if its parameter says so, and fails otherwise.
 fn waiting(declared: Idempotent) -> (Desk, Arc<AtomicUsize>) {
     let runs = Arc::new(AtomicUsize::new(0));
     let router = Router::new(Arc::clone(&runs)).method(
@@ -168,7 +168,7 @@ async fn a_run_that_goes_on_or_was_stopped_is_told_and_not_repeated_unless_decla
         let running = json!({"idempotency": "running", "retry_after_ms": 250});
         assert_eq!((member(&answer, "/error/code"), member(&answer, "/error/data")), (&json!(-32017), &running));
 
-        // Its deadline comes, 30 s after it was signed.
+        // Its deadline comes 30 s after the signing.
         desk.clock.advance_ms(30 * 1000);
         assert_eq!(code(&run.await.unwrap()), Some(-32003));
         let answer = ask(&desk, "ann", "k", &call("desk/wait", "[true]")).await;
@@ -181,7 +181,7 @@ async fn a_run_that_goes_on_or_was_stopped_is_told_and_not_repeated_unless_decla
     }
 }
 
-/// By the clock its deadline is long over, and nobody has stopped it yet.
+/// By the clock, its deadline is long past, but nobody has stopped the run yet.
 #[tokio::test(start_paused = true)]
 async fn a_run_over_whose_deadline_the_clock_leaps_has_none_beside_it() {
     let (desk, runs) = waiting(Idempotent::keep(2 * HOUR).rerun_if_lost());
@@ -192,12 +192,12 @@ async fn a_run_over_whose_deadline_the_clock_leaps_has_none_beside_it() {
     let again = async || ask(&desk, "ann", "k", &call("desk/wait", "[true]")).await;
     assert_eq!(member(&again().await, "/error/data/idempotency"), &json!("running"));
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    // Once it has ended, or is given up, it is as lost as it was declared to be.
+    // Once the run has ended or was given up, it is lost, and treated as was declared for lost runs.
     drop(run);
     assert_eq!((member(&again().await, "/error/code"), runs.load(Ordering::SeqCst)), (&json!(2), 2));
 }
 
-/// What a crash leaves behind is a claim.
+/// A crash leaves only a claim behind.
 #[tokio::test]
 async fn a_claim_without_an_end_runs_until_its_deadline_and_is_unknown_from_then_on() {
     let (desk, runs) = waiting(Idempotent::keep(HOUR));

@@ -1,5 +1,5 @@
-//! JSON-RPC 2.0 through a whole service: signed raw text in, raw text out. Sentences of the specification are cited where
-//! the test of the server's part of them stands; `jsonrpc_text.rs` has those that need no server.
+//! JSON-RPC 2.0 through a whole service: signed raw text in, raw text out. Each test of server behaviour cites the sentences
+//! of the specification that it checks; `jsonrpc_text.rs` has those that need no server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
 
-/// A desk with these methods at which ann may call every name, and ann.
+/// A desk with these methods where ann may call every method, and ann.
 fn open<S: Send + Sync + 'static>(router: Router<S>) -> (Desk, Agent) {
     let desk = Desk::open_with(router, OPEN_POLICY, ServiceLimits::default());
     let ann = desk.agent("ann", &["worker"]);
@@ -44,7 +44,7 @@ async fn examples_of_the_specification_are_answered_as_it_says() {
     }
 }
 
-/// Counts its runs and ends as it is told.
+/// Methods that count their runs and end as their names say.
 fn counting() -> (Router<Arc<AtomicUsize>>, Arc<AtomicUsize>) {
     let runs = Arc::new(AtomicUsize::new(0));
     let router = Router::new(Arc::clone(&runs))
@@ -58,7 +58,7 @@ fn counting() -> (Router<Arc<AtomicUsize>>, Arc<AtomicUsize>) {
         })
         .method("desk/panic", |ctx: Ctx<Arc<AtomicUsize>>, _: Value| async move {
             ctx.state().fetch_add(1, Ordering::SeqCst);
-            // Not by `panic!`, whose hook would write to the test's output.
+            // Not `panic!`, whose hook would write to the test's output.
             std::panic::resume_unwind(Box::new("hunter2"));
             #[expect(unreachable_code, reason = "it gives the method its type")]
             Ok::<(), RpcError>(())
@@ -94,7 +94,7 @@ async fn notifications_run_and_are_never_answered_not_even_with_an_error() {
         assert_eq!(desk.answer(&desk.letter_to(&ann, &subject, "", &notification, None)).await, None, "{method}");
         assert_eq!(desk.ask(&ann, &format!("[{notification},{notification}]")).await, None, "{method}");
         assert_eq!(runs.load(Ordering::SeqCst) - before, 4 * ran, "{method}");
-        // And denied.
+        // And when denied.
         assert_eq!(desk.ask(&denied, &notification).await, None, "{method}");
         assert_eq!(runs.load(Ordering::SeqCst) - before, 4 * ran, "{method}");
     }
@@ -160,7 +160,7 @@ async fn batch_entries_run_concurrently_up_to_the_bound() {
 
 #[tokio::test]
 async fn slow_entry_of_a_batch_does_not_hold_up_those_behind_it() {
-    // The first entry ends only when all the others have run: with eight places, it may hold one of them only.
+    // The first entry ends only when all the others have run, so it may occupy only one of the eight places.
     let gate = Arc::new((AtomicUsize::new(0), tokio::sync::Notify::new()));
     type Gate = Arc<(AtomicUsize, tokio::sync::Notify)>;
     let router = Router::new(Arc::clone(&gate))
@@ -180,7 +180,7 @@ async fn slow_entry_of_a_batch_does_not_hold_up_those_behind_it() {
     let batch = format!("[{},{}]", entry("first"), vec![entry("other"); 30].join(","));
     let answer = tokio::time::timeout(Duration::from_secs(10), desk.ask(&ann, &batch)).await.unwrap().unwrap();
     assert_eq!((answer.matches(r#""result":"other""#).count(), answer.matches(r#""result":"first""#).count()), (30, 1));
-    // The answers stand in the requests' order all the same.
+    // The answers are in the order of the requests all the same.
     assert!(answer.starts_with(r#"[{"jsonrpc":"2.0","result":"first","id":"first"}"#), "{answer}");
 }
 
@@ -269,7 +269,7 @@ async fn ids_are_echoed_byte_for_byte() {
             let answer = desk.ask(&ann, &format!("[{request}]")).await.unwrap();
             assert!(answer.ends_with(&format!(r#","id":{id}}}]"#)), "{id} in {answer}");
         }
-        // Also in a refusal that is about something else.
+        // Also in a refusal for another reason.
         let answer = desk.ask(&ann, &format!(r#"{{"jsonrpc":"1.0","id":{id},"method":"desk/ok"}}"#)).await.unwrap();
         assert!(answer.ends_with(&format!(r#","id":{id}}}"#)), "{id} in {answer}");
     }
@@ -372,7 +372,7 @@ async fn errors_of_the_application_are_sent_with_their_data_and_never_in_reserve
         .method("desk/fail", |_: Ctx, (code,): (i32,)| async move {
             Err::<(), _>(RpcError::application(code, "as asked").with_data(&json!({"limit": 3, "of": [null, "x"]})))
         })
-        // What a method received from another service and hands on.
+        // An error received from another service and passed on.
         .method("desk/relay", |_: Ctx, (code,): (i32,)| async move {
             let text = format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"as received"}},"id":1}}"#);
             match Responses::parse(text.as_bytes(), &Limits::default()).unwrap() {
@@ -397,7 +397,7 @@ async fn errors_of_the_application_are_sent_with_their_data_and_never_in_reserve
         let fail = ask("fail", code).await;
         assert_eq!((&fail["code"], &fail["message"]), (&internal["code"], &internal["message"]), "{code}");
     }
-    // These two a method may say of its own parameters and of itself.
+    // A method may use these two about its own parameters and about itself.
     for code in [-32602, -32603] {
         assert_eq!(ask("relay", code).await["code"], code);
     }
@@ -470,11 +470,11 @@ async fn unknown_methods_are_told_from_denied_ones_only_where_the_policy_allows_
     for method in ["vault/open", "vault/nowhere", "rpc.nowhere", "rpc/x", "", "Desk/ok", "desk/", "/desk", "desk//ok"] {
         assert_eq!(ask(&ann, method).await, Some(-32002), "{method}");
     }
-    // A method that exists but is written as in a subject is another name.
+    // The name of an existing method in the notation of subjects is another name.
     assert_eq!(ask(&ann, "desk.ok").await, Some(-32002));
     assert_eq!(ask(&bob, "desk/ok").await, Some(-32002));
     assert_eq!(runs.load(Ordering::SeqCst), 0);
-    // Names beyond the grammar are unknown methods, not invalid requests; nobody can be allowed them.
+    // Names outside the grammar are unknown methods, not invalid requests; no policy can allow them.
     desk.change_policy(OPEN_POLICY);
     assert_eq!(ask(&ann, "rpc.nowhere").await, Some(-32601));
     for method in ["a\u{0}b", "d\u{e9}sk", &"x".repeat(129), "a b", "*"] {
@@ -510,13 +510,13 @@ async fn parse_errors_and_invalid_requests_are_told_apart() {
         (r#"{"jsonrpc":"2.0","method":"desk/ok","params":[{"a":1,"\u0061":2}],"id":1}"#, -32600),
     ] {
         let answer = desk.ask(&ann, body).await.unwrap();
-        // An array of four is a batch of four entries that are no requests.
+        // An array of four is a batch whose four entries are not requests.
         let first = json(&answer);
         let first = first.get(0).unwrap_or(&first);
         assert_eq!(first["error"]["code"], expected, "{body}: {answer}");
     }
     assert_eq!(code(&desk.ask(&ann, &deep(63)).await.unwrap()), None);
-    // Bytes that are no UTF-8 cannot be written as text here.
+    // Bytes that are not UTF-8 cannot be written as text here.
     let mut letter = desk.letter(&ann, "x");
     letter.payload = b"\"\xff\"".to_vec();
     let signed = desk.letter_claiming(&ann, "x", |claims| claims.dig = sealwire_testkit::desk::digest(&letter.payload));

@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0 as text: every sentence of the specification that binds a server or a client, and its examples.
 //!
 //! [`RULES`] lists the sentences with MUST, MUST NOT, REQUIRED, SHOULD, SHOULD NOT, MAY and OPTIONAL, and the two with a
-//! small "should", each beside the test of the behaviour. Methods stand in a small table here.
+//! small "should", each with the test of that behaviour. The methods here are a small table.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::to_raw_value;
 
-/// Section, sentence, and the test that shows that it is obeyed.
+/// Section, sentence, and the test that it is obeyed.
 const RULES: &[(&str, &str, fn())] = &[
     (
         "§2",
@@ -246,7 +246,7 @@ fn unusual_ids_are_taken_but_not_made() {
         "a call, not a notification"
     );
     assert!(answer(r#"{"jsonrpc":"2.0","method":"sum","id":1.5}"#).unwrap().ends_with(r#""id":1.5}"#));
-    // A client makes ids from integers and strings only; `Id::null` is for responses.
+    // A client makes ids only from integers and strings; `Id::null` is for responses.
     assert_eq!(Id::from(u64::MAX).as_json(), "18446744073709551615");
     assert_eq!(Id::from("null").as_json(), "\"null\"");
 }
@@ -407,7 +407,7 @@ fn an_id_that_cannot_be_detected_is_null_in_the_response() {
         let response = responses(text);
         assert!(response.trim_end_matches(']').ends_with(r#","id":null}"#), "{text}: {response}");
     }
-    // It can be detected although the request is invalid.
+    // The id can be detected although the request is invalid.
     assert!(responses(r#"{"id":"a"}"#).ends_with(r#","id":"a"}"#));
 }
 
@@ -504,7 +504,7 @@ fn a_batch_of_notifications_gets_nothing() {
     assert_eq!(Response::batch_to_bytes(&[]), None);
 }
 
-/// A server without a network: the bytes that come in, and those that go out.
+/// A server without a network: takes the bytes that come in and returns those that go out.
 fn answer(payload: &str) -> Option<String> {
     let bytes = match Body::parse(payload.as_bytes(), &Limits::default()) {
         Err(error) => Some(Response::new(Id::null(), Err(error)).to_bytes()),

@@ -1,7 +1,7 @@
-//! Which module may use which, read from the sources: imports and paths, with comments, texts and tests left out.
+//! Which module may use which, read from the sources: imports and paths, without comments, string literals and tests.
 //!
-//! A name counts as a use of the file that defines it, whichever module re-exports it; naming what is in a room of one's
-//! own, to re-export it, is no use.
+//! A name counts as a use of the file that defines it, whichever module re-exports it. A re-export from a module's own
+//! submodule does not count as a use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ const MODULES: &[(&str, &str)] = &[
     ("config", "auth clock fault files name nats policy rpc service wire"),
 ];
 
-/// The same for the rooms of the modules that have most of them. `.` is the module's own file.
+/// The same for the submodules of the largest modules. `.` is the module's own file.
 const ROOMS: &[(&str, &[(&str, &str)])] = &[
     (
         "auth",
@@ -124,7 +124,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// What only services need. Whoever only calls must not have to compile it.
+/// What only services need. A program that only calls must not have to compile it.
 const NOT_FOR_CLIENTS: &[&str] = &["cedar_policy", "governor", "hyper", "jetstream", "jsonwebtoken", "moka", "tower"];
 
 #[test]
@@ -181,7 +181,7 @@ fn the_reader_finds_what_a_source_uses() {
     assert_eq!(named, ["3 C::g", "3 super::h::i"]);
 }
 
-/// The way to a module from the crate's root, which is empty.
+/// The path of a module from the crate's root, which is the empty path.
 type Module = Vec<String>;
 
 struct Sources {
@@ -280,7 +280,7 @@ impl Sources {
         }
     }
 
-    /// Every use that the table does not allow, and every part that is not in it.
+    /// Every use that the table does not allow, and every part that the table lacks.
     fn against(&self, table: &[(&str, &str)], part: impl Fn(&Module) -> Option<String>) -> String {
         let mut wrong = String::new();
         for (module, uses) in &self.uses {
@@ -299,7 +299,7 @@ impl Sources {
         wrong
     }
 
-    /// All that a file uses, directly or not, with itself.
+    /// All files that a file uses, directly or indirectly, including itself.
     fn reached(&self, from: &Module) -> BTreeSet<Module> {
         let (mut reached, mut open) = (BTreeSet::new(), vec![from.clone()]);
         while let Some(next) = open.pop() {
@@ -310,7 +310,7 @@ impl Sources {
         reached
     }
 
-    /// The uses that lead from one file to another, if any do.
+    /// The chain of uses that leads from one file to another, if there is one.
     fn way(&self, from: &Module, to: &Module) -> Option<String> {
         let (mut before, mut open) = (BTreeMap::new(), vec![from]);
         while let Some(next) = open.pop() {
@@ -337,11 +337,11 @@ impl Sources {
 struct Token {
     text: String,
     line: usize,
-    /// Neither behind `::` nor behind a dot.
+    /// Follows neither `::` nor a dot.
     lone: bool,
 }
 
-/// A path in a source. Of an import, also its name here and whether it is re-exported.
+/// A path in a source. For an import, also the name it has there and whether it is re-exported.
 #[derive(Clone)]
 struct Found {
     path: Vec<String>,
@@ -395,7 +395,7 @@ fn lex(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// Without what is compiled for tests or documentation only.
+/// The tokens without those that are compiled for tests or documentation only.
 fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
     let mut kept = Vec::new();
     let mut tokens = tokens.into_iter().peekable();
@@ -434,7 +434,7 @@ fn uses(tokens: &[Token]) -> (Vec<Found>, Vec<Found>) {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
     while at < tokens.len() {
         let before = at.checked_sub(1).map_or("", text);
-        // `use<T>` says what a future borrows.
+        // `use<T>` lists what a future captures.
         if text(at) == "use" && text(at + 1) != "<" {
             at = tree(tokens, at + 1, &[], before == "pub" || before == ")", &mut imports);
         } else if text(at + 1) == "::" && tokens[at].lone && before != "in" {
@@ -451,7 +451,7 @@ fn uses(tokens: &[Token]) -> (Vec<Found>, Vec<Found>) {
     (imports, paths)
 }
 
-/// One tree of an import, from `at` to what ends it.
+/// One tree of an import, from `at` to the token that ends it.
 fn tree(tokens: &[Token], mut at: usize, front: &[String], public: bool, found: &mut Vec<Found>) -> usize {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
     let (line, mut path) = (tokens[at].line, front.to_vec());

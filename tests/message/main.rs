@@ -1,4 +1,4 @@
-//! One message through the whole row of checks, without a socket.
+//! One message through the whole sequence of checks, without a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
 mod builtin;

@@ -24,13 +24,13 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// What leaves the service.
+/// Collects what leaves the service.
 #[derive(Debug)]
 struct Out {
     replica: Name,
     frames: Mutex<Vec<SealedFrame>>,
     more: Notify,
-    /// Nothing leaves.
+    /// While set, nothing leaves.
     is_stuck: AtomicBool,
     unstuck: Notify,
 }
@@ -59,7 +59,7 @@ impl Outlet for Out {
     }
 }
 
-/// One call, as its caller sees it.
+/// One call, from its caller's side.
 struct Caller {
     desk: Arc<Desk>,
     agent: Agent,
@@ -108,7 +108,7 @@ impl Caller {
         Self { desk: Arc::clone(desk), agent, letter, out, task, receiver, counter: 0 }
     }
 
-    /// Every frame that has been sent so far, in order and verified; those that were seen before are not there again.
+    /// Every frame sent so far, in order and verified, without those that earlier calls returned.
     fn taken(&mut self) -> Vec<Received> {
         let sent = std::mem::take(&mut *self.out.frames.lock().unwrap());
         let mut taken = Vec::new();
@@ -121,7 +121,7 @@ impl Caller {
         taken
     }
 
-    /// Waits until nothing more happens for some milliseconds.
+    /// Waits until nothing has happened for some milliseconds.
     async fn settled(&mut self) -> Vec<Received> {
         let mut all = self.taken();
         loop {
@@ -133,13 +133,13 @@ impl Caller {
         }
     }
 
-    /// Lets the service go on for so many milliseconds.
+    /// Lets the service run for so many milliseconds.
     async fn settled_for(&mut self, ms: u64) -> Vec<Received> {
         tokio::time::sleep(Duration::from_millis(ms)).await;
         self.taken()
     }
 
-    /// Waits for the end, and takes everything without a word about it.
+    /// Waits for the end without acknowledging anything, and takes everything.
     async fn finished(&mut self) -> (Option<Sealed>, Vec<Received>) {
         let answer = (&mut self.task).await.unwrap();
         (answer, self.taken())
@@ -212,7 +212,7 @@ fn kinds(frames: &[Received]) -> Vec<FrameKind> {
     frames.iter().map(|frame| frame.kind).collect()
 }
 
-/// All items, whether they came alone or together.
+/// All items, whether they came one by one or together.
 fn items(frames: &[Received]) -> Vec<Value> {
     let items = frames.iter().filter(|frame| frame.kind == FrameKind::Item);
     items
@@ -224,7 +224,7 @@ fn items(frames: &[Received]) -> Vec<Value> {
         .collect()
 }
 
-/// What all notifications say, whether they came alone or together.
+/// The contents of all notifications, whether they came one by one or together.
 fn notes(frames: &[Received]) -> Vec<Value> {
     let notes = frames.iter().filter(|frame| frame.kind == FrameKind::Note);
     notes
@@ -294,7 +294,7 @@ fn router() -> (Router<Arc<Seen>>, Arc<Seen>) {
             }
             Ok::<_, RpcError>(sum)
         })
-        // One item at a time, as they are asked for.
+        // One item at a time, on demand.
         .stream("desk/count", |ctx: C, (to,): (u64,)| async move {
             let seen = Arc::clone(ctx.state());
             let guard = Dropped(Arc::clone(&seen));
@@ -319,7 +319,7 @@ fn router() -> (Router<Arc<Seen>>, Arc<Seen>) {
         })
         .method("desk/steps", |ctx: C, (to,): (u32,)| async move {
             (1..=to).for_each(|step| ctx.progress(step.into(), Some(to.into()), None));
-            // So that the caller has some time to make room.
+            // So that the caller has time to make room.
             tokio::time::sleep(Duration::from_secs(1)).await;
             Ok::<_, RpcError>("done")
         })
@@ -418,7 +418,7 @@ async fn entries_of_a_batch_that_cannot_answer_without_frames_end_no_other() {
     assert_eq!((&answers[2]["result"], &answers[3]["result"]), (&json!([1, 2, 3]), &json!([1])), "{answer}");
 }
 
-/// SPEC.md §25: never beyond the window, and the method waits.
+/// SPEC.md §25: the service never sends beyond the window, and the method waits.
 #[tokio::test(start_paused = true)]
 async fn a_closed_window_stops_the_method_until_frames_are_acknowledged() {
     let (desk, seen) = desk();
@@ -469,7 +469,7 @@ async fn only_its_caller_cancels_a_call() {
             let forged = desk.signer(&bob).sign_control_claims(&claims, &bob.token);
             caller.deliver(&subject, &forged, b"").await;
         }
-        // Ann's key with something else that does not fit.
+        // Ann's key with another claim that does not fit.
         type Change = fn(&mut ControlClaims);
         let changes: [Change; 6] = [
             |claims| claims.req = digest(b"another request"),
@@ -508,7 +508,7 @@ async fn only_its_caller_cancels_a_call() {
     assert_eq!(desk.service.counters().refusals()["control_unknown"], 2, "Bob's own subject, twice");
 }
 
-/// SPEC.md §25: its replay protection is the counter.
+/// SPEC.md §25: control messages are protected against replay by their counter.
 #[tokio::test(start_paused = true)]
 async fn control_with_an_old_counter_has_no_effect() {
     let (desk, _) = desk();
@@ -530,7 +530,7 @@ async fn control_with_an_old_counter_has_no_effect() {
     assert_eq!(end(&caller.finished().await.1)["error"]["code"], -32016);
 }
 
-/// SPEC.md §25: a method that asks for it may clean up; what it says then is not sent.
+/// SPEC.md §25: a method that asks for it may clean up; what it sends then is discarded.
 #[tokio::test(start_paused = true)]
 async fn a_method_notices_that_it_is_cancelled() {
     let (desk, seen) = desk();
@@ -552,13 +552,13 @@ async fn frames_are_sent_again_when_asked_for_and_not_too_often() {
     caller.receiver.allow(5);
     caller.settled().await;
     caller.control(ControlOp::Again { ack: Some(2) }).await;
-    // At once once more: nobody gets any number of them.
+    // Again at once: frames are not repeated any number of times.
     caller.control(ControlOp::Again { ack: Some(0) }).await;
     tokio::time::sleep(Duration::from_millis(5)).await;
     let again: Vec<_> = caller.out.frames.lock().unwrap().drain(..).map(|frame| frame.seq()).collect();
     assert_eq!(again, [3, 4, 5]);
     tokio::time::sleep(Duration::from_millis(200)).await;
-    // What is acknowledged is gone, whatever is asked for.
+    // Acknowledged frames are gone, whatever is asked for.
     caller.control(ControlOp::Again { ack: None }).await;
     tokio::time::sleep(Duration::from_millis(5)).await;
     let again: Vec<_> = caller.out.frames.lock().unwrap().drain(..).map(|frame| frame.seq()).collect();
@@ -599,7 +599,7 @@ async fn a_reload_ends_what_it_forbids_and_nothing_else() {
     assert_eq!(seen.dropped.load(Ordering::SeqCst), 1);
 }
 
-/// SPEC.md §25: the token, its key and its subject are looked at for as long as the call runs.
+/// SPEC.md §25: the token, its key and its subject are checked for as long as the call runs.
 #[tokio::test(start_paused = true)]
 async fn a_call_ends_with_its_key_and_its_token() {
     let (desk, _) = desk();
@@ -634,11 +634,11 @@ async fn a_call_ends_with_its_lease() {
     let (_, frames) = caller.finished().await;
     assert_eq!(end(&frames)["error"]["code"], -32003);
     assert_eq!(seen.dropped.load(Ordering::SeqCst), 1);
-    // The clock of the desk stands still, so the lease begins when it is shown.
+    // The desk's clock stands still, so the lease begins when it is shown.
     assert_eq!((started.elapsed().as_millis() + 50) / 500, 9, "{:?}", started.elapsed());
 }
 
-/// SPEC.md §25: what is open is bounded for each agent.
+/// SPEC.md §25: the open streams of each agent are limited.
 #[tokio::test(start_paused = true)]
 async fn open_streams_are_bounded_for_each_agent_and_given_back() {
     let (desk, _) = desk();
@@ -709,7 +709,7 @@ async fn a_method_tells_and_asks_its_caller() {
     assert_eq!(end(&caller.finished().await.1)["result"], "hello Ann");
 }
 
-/// SPEC.md §25: a writer under pressure has fewer frames to sign.
+/// SPEC.md §25: items that wait together share a frame, so a writer under pressure has fewer frames to sign.
 #[tokio::test(start_paused = true)]
 async fn items_that_come_together_leave_together_and_an_error_ends_them() {
     let (desk, _) = desk();
@@ -722,7 +722,7 @@ async fn items_that_come_together_leave_together_and_an_error_ends_them() {
     assert_eq!((items(&frames), end(&frames)["error"]["code"].clone()), (vec![json!(1)], json!(7)));
 }
 
-/// SPEC.md §25: a quiet stream says that it is alive.
+/// SPEC.md §25: a quiet stream shows that it is alive.
 #[tokio::test(start_paused = true)]
 async fn a_quiet_call_opens_and_beats() {
     let (desk, _) = desk();
@@ -737,7 +737,7 @@ async fn a_quiet_call_opens_and_beats() {
     assert_eq!(kinds(), [FrameKind::Open, FrameKind::Beat, FrameKind::Beat]);
 }
 
-/// SPEC.md §25: what is kept for one stream is bounded in bytes, whatever its window.
+/// SPEC.md §25: the bytes kept for one stream are limited, whatever its window.
 #[tokio::test(start_paused = true)]
 async fn what_is_kept_of_a_stream_is_bounded_in_bytes() {
     let (desk, _) = desk();
@@ -757,7 +757,7 @@ async fn what_is_kept_of_a_stream_is_bounded_in_bytes() {
     assert_eq!((parts, end(&frames)["result"].clone()), (100, Value::Null));
 }
 
-/// SPEC.md §25: roles that a newer token does not have any more count at once.
+/// SPEC.md §25: roles that a newer token no longer has are lost at once.
 #[tokio::test(start_paused = true)]
 async fn a_newer_token_is_decided_about_when_it_is_shown() {
     let (desk, _) = desk();
@@ -775,7 +775,7 @@ async fn a_newer_token_is_decided_about_when_it_is_shown() {
     assert_eq!(end(&caller.finished().await.1)["error"]["code"], -32002);
 }
 
-/// SPEC.md §25: a call that still runs is known by its nonce, also when the window of its message is over.
+/// SPEC.md §25: a call that still runs is known by its nonce, even after the window of its message has passed.
 #[tokio::test(start_paused = true)]
 async fn the_nonce_of_a_call_that_still_runs_is_not_new() {
     let (desk, _) = desk();
@@ -789,7 +789,7 @@ async fn the_nonce_of_a_call_that_still_runs_is_not_new() {
     assert!(!caller.task.is_finished());
 }
 
-/// SPEC.md §25: while what was revoked cannot be known, nothing is told.
+/// SPEC.md §25: while the service cannot know what was revoked, it sends nothing more.
 #[tokio::test(start_paused = true)]
 async fn streams_end_when_nothing_is_admitted_any_more() {
     let (desk, _) = desk();
@@ -818,7 +818,7 @@ async fn a_topic_reaches_all_who_subscribe() {
     assert_eq!(notes(&ann.taken()), [json!([1]), json!([2])], "its window");
     ann.receiver.allow(100);
     ann.control(ControlOp::Ack { ack: 2, window: Some(90), timeout_ms: None }).await;
-    // One was on its way already; two wait; the others are missing, and it is told. What waits comes together.
+    // One was already on its way, two wait; ann is told that the others are missing. What waits comes together.
     let frames = ann.settled_for(5).await;
     assert_eq!(notes(&frames), [json!([3]), json!({ "n": 5 }), json!([9]), json!([10])]);
     assert_eq!(frames.len(), 2);

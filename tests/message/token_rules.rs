@@ -1,5 +1,5 @@
-//! Which access tokens are refused, and why: each row is something that a JWT library accepts by default, or that
-//! another product fell for.
+//! Which access tokens are refused, and why: each row is something that a JWT library accepts by default, or that has
+//! defeated another product.
 
 mod claims;
 mod form;
@@ -32,7 +32,7 @@ fn judge(token: &str) -> Verdict {
     verify_at(&Idp::shared().verifier(TokenRules::new("prod/math")), token, NOW)
 }
 
-/// Good claims with one changed.
+/// Good claims with one of them changed.
 fn with(name: &str, value: Value) -> Value {
     let mut claims = Idp::claims();
     claims[name] = value;
@@ -114,7 +114,7 @@ fn tokens_of_the_vectors_get_what_the_vectors_expect() {
             "N21" => Some(TokenError::Lifetime(3601)),
             "N33" | "N34" => Some(TokenError::Signature),
             "N37" => Some(TokenError::Malformed("cnf")),
-            // The rest of the bad ones have a good token: something else about the message is wrong.
+            // The other bad ones have a good token: the message has another fault.
             _ => None,
         };
         assert_eq!(verify_at(&verifier, token, now).err(), expected, "{name}");

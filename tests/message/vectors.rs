@@ -1,5 +1,5 @@
-//! The published vectors, through the code that serves the network: what is good is accepted, what is bad gets exactly
-//! the refusal it must get.
+//! The published vectors, through the code that serves the network: good messages are accepted, bad ones get exactly the
+//! refusal that they must get.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Vectors {
         key
     }
 
-    /// The service `prod/math` with the vectors' keys, its clock where the vectors' clock is.
+    /// The service `prod/math` with the vectors' keys, its clock set to the vectors' clock.
     fn subject(&self, floor: &TimeFloor) -> Subject {
         let clock = Arc::new(ManualClock::at(self.clock() - 100));
         self.subject_at(&clock, floor)
@@ -93,7 +93,7 @@ impl Vectors {
         let endpoint = self.endpoint();
         let window = Window::new(self.0["window_s"].as_u64().unwrap(), self.0["skew_s"].as_u64().unwrap()).unwrap();
         let guard = LocalGuard::open(window, NonceLimits::default(), clock.clone(), floor).unwrap();
-        // As its thread does each second: one that stood still would begin anew.
+        // Once a second, as the guard's thread does: a guard that was not swept for long would start over.
         while clock.now_ms() < self.clock() * 1000 {
             clock.advance_ms(1000);
             guard.sweep();
@@ -132,7 +132,7 @@ impl Vectors {
         let service = Service::builder()
             .verifier(endpoint, verifier)
             .policies(folder.path())
-            // One agent gets more refusals here, at one moment, than its share of the hints.
+            // Here one agent gets more refusals in one instant than its share of the hints.
             .limits(ServiceLimits { hints_per_second: 1_000, ..ServiceLimits::default() })
             .methods(router)
             .clock(clock.clone())
@@ -170,7 +170,7 @@ fn delivery(vector: &Value) -> Delivery {
     Delivery::new(&text("subject"), &text("reply"), headers(vector), text("payload"))
 }
 
-/// What the service did with a message, in the words of the vectors' `expect`.
+/// What the service did with a message, in the terms of the vectors' `expect`.
 async fn outcome(subject: &Subject, vector: &Value) -> String {
     let before = subject.executions.load(Ordering::SeqCst);
     let sealed = subject.service.handle(delivery(vector)).await;
@@ -218,7 +218,7 @@ async fn every_request_vector_gets_what_it_expects() {
     let requests = vectors.of_kind("request");
     assert_eq!(requests.len(), 51);
     for vector in requests {
-        // A service of its own for each, so that no earlier message explains a refusal.
+        // A fresh service for each, so that no earlier message can be the cause of a refusal.
         let subject = vectors.subject(&TimeFloor::Ephemeral);
         assert_eq!(outcome(&subject, vector).await, vector["expect"], "{}", vector["name"]);
     }
@@ -256,11 +256,11 @@ async fn v1_offered_again_after_a_restart_is_stale() {
     let first = vectors.subject(&floor);
     assert_eq!(outcome(&first, v1).await, "accept");
     drop(first);
-    // The clock is where it was: only the fence stands between the copy and a second execution.
+    // The clock is where it was: only the fence prevents a second execution of the copy.
     let clock = Arc::new(ManualClock::at(vectors.clock()));
     let second = vectors.subject_at(&clock, &floor);
     assert_eq!(outcome(&second, v1).await, "stale");
-    // Nor does a clock stepped back across the restart help.
+    // Stepping the clock back across the restart does not help either.
     drop(second);
     let third = vectors.subject(&floor);
     assert_eq!(outcome(&third, v1).await, "stale");
@@ -283,7 +283,7 @@ async fn v1_offered_again_across_a_clock_stepped_back_is_never_executed() {
     assert_eq!(subject.executions.load(Ordering::SeqCst), 1);
 }
 
-/// The request that a reply vector answers, signed again: what its sender expects of the answer.
+/// The request that a reply vector answers, signed again, with what its sender expects of the answer.
 fn signed_again(vectors: &Vectors, request: &Value) -> SignedRequest {
     let keys = vectors.agent_keys();
     let (_, key) = &keys[request["proof_header"]["kid"].as_str().unwrap()];
@@ -310,7 +310,7 @@ fn every_reply_vector_gets_what_it_expects() {
         let taken = expectation.accept(reply["subject"].as_str().unwrap(), headers(reply), payload);
         let got = if taken.is_ok() { "accept" } else { "refused by client" };
         assert_eq!(got, reply["expect"], "{}: {taken:?}", reply["name"]);
-        // SPEC.md §6: the mark of an outcome that was there before.
+        // SPEC.md §6: the mark of an outcome of an earlier run.
         let response = Responses::parse(payload, &Limits::default());
         let is_marked = matches!(response, Ok(Responses::Single(response)) if response.is_of_earlier_run());
         assert_eq!(is_marked, reply["payload"].as_str() == Some(MARKED), "{}", reply["name"]);
@@ -319,13 +319,13 @@ fn every_reply_vector_gets_what_it_expects() {
 
 const MARKED: &str = r#"{"jsonrpc":"2.0","result":3,"idempotent_replay":true,"id":1}"#;
 
-/// What a client makes of a frame, in the words of the vectors' `expect`.
+/// What a client makes of a frame, in the terms of the vectors' `expect`.
 fn taken(signed: &SignedRequest, receiver: &mut FrameReceiver, vector: &Value) -> &'static str {
     let payload = vector["payload"].as_str().unwrap();
     let headers = HeaderBlock::from(headers(vector));
     match signed.expectation.accept_any(vector["subject"].as_str().unwrap(), &headers, payload.as_bytes()) {
         Err(_) => "refused by client",
-        // Once there was a frame, only `end` is an answer.
+        // Once there was a frame, only an `end` frame is an answer.
         Ok(Accepted::Answer { .. }) if receiver.replica().is_some() => "ignored",
         Ok(Accepted::Answer { .. }) => "accept",
         Ok(Accepted::Frame(frame)) => match receiver.take(frame, payload.to_owned().into()) {
@@ -375,7 +375,7 @@ async fn good_answers_are_what_the_vectors_say_they_are() {
     let subject = vectors.subject(&TimeFloor::Ephemeral);
     for (request, reply) in [("V1 single call", "V6 reply to V1"), ("V5 Ed25519, cnf.jkt", "V7 Ed25519 reply to V5")] {
         let (request, reply) = (vectors.named(request), vectors.named(reply));
-        // The vector's answer is a second older than the vectors' clock.
+        // The vector's answer is one second older than the vectors' clock.
         subject.clock.set_ms((vectors.clock() - 1) * 1000);
         let sealed = subject.service.handle(delivery(request)).await.unwrap();
         assert_eq!(sealed.payload().as_ref(), reply["payload"].as_str().unwrap().as_bytes());
@@ -384,8 +384,8 @@ async fn good_answers_are_what_the_vectors_say_they_are() {
     }
 }
 
-/// SPEC.md §25.1, SPEC.md §25.4: of 100,000 changes to good frames none is taken, and none moves the stream. Changed are bytes and
-/// parts (forged, cut), and the call that a frame is offered to (foreign).
+/// SPEC.md §25.1, SPEC.md §25.4: of 100,000 changed frames none is accepted, and none advances the stream. The changes affect bytes
+/// and parts (forged, cut), and the call that a frame is offered to (foreign).
 #[test]
 fn no_changed_frame_is_taken() {
     let vectors = Vectors::load();
@@ -404,7 +404,7 @@ fn no_changed_frame_is_taken() {
         good.iter().map(|frame| (text(frame, "subject"), proof(frame), text(frame, "payload"))).collect();
     let foreign_vector = vectors.named("V1 single call");
     let (foreign, foreign_subject) = (signed_again(&vectors, foreign_vector), text(foreign_vector, "reply"));
-    // Always the same ones, so that a failure can be seen again.
+    // A fixed seed, so that a failure can be reproduced.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: usize| {
         state ^= state << 13;
@@ -418,7 +418,7 @@ fn no_changed_frame_is_taken() {
         let (_, other, other_payload) = &sent[random(sent.len())];
         let mut offered_to = &signed;
         match random(9) {
-            // As it is, on the subject of another call under the same key.
+            // Unchanged, on the subject of another call under the same key.
             8 => {
                 offered_to = &foreign;
                 subject = foreign_subject.clone();
@@ -443,7 +443,7 @@ fn no_changed_frame_is_taken() {
         let taken = offered_to.expectation.accept_any(&subject, &headers, payload.as_bytes());
         assert!(taken.is_err(), "{subject} {value} {payload}");
     }
-    // In whatever order they come, and however often, they are no stream without all of them.
+    // In whatever order the frames come, and however often, the stream is not complete without all of them.
     let names = ["F1 open", "F2 item", "F3 end"];
     for round in 0..1_000 {
         let missing = random(names.len());
@@ -456,12 +456,12 @@ fn no_changed_frame_is_taken() {
         }
         assert!(!partial.is_ended() && partial.last().is_none_or(|last| last < missing as u64), "{round}");
     }
-    // What was sent is still taken, from the first frame on.
+    // The frames that were sent are still accepted, from the first on.
     let stream = names.map(|name| taken(&signed, &mut receiver, vectors.named(name)));
     assert_eq!((stream, receiver.is_ended()), (["accept"; 3], true));
 }
 
-/// The text with one character changed, put in, or taken out.
+/// The text with one character changed, inserted or removed.
 fn mutated(text: &str, random: &mut impl FnMut(usize) -> usize) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let any = u8::try_from(0x20 + random(0x5f)).unwrap();

@@ -1,4 +1,4 @@
-//! What proves something exists once. With a copy, one check would stand for two messages.
+//! A value that proves something exists once. With a copy, one check would serve for two messages.
 
 use sealwire::auth::{Authentic, Verified};
 use sealwire::service::Call;

@@ -1,4 +1,4 @@
-//! Who calls is what the checks of a message say: knowing a caller's name does not make a verified message.
+//! Only the checks of a message establish its caller: knowing a caller's name does not make a verified message.
 
 use std::sync::Arc;
 

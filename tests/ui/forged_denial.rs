@@ -1,4 +1,4 @@
-//! A denial comes from a policy, too: what was not judged cannot be reported as denied.
+//! A denial comes from a policy, too: a call that was not judged cannot be reported as denied.
 
 use sealwire::service::Denied;
 

@@ -1,4 +1,4 @@
-//! A message is admitted once and judged once: each step consumes what the step before it made.
+//! A message is admitted once and judged once: each step consumes what the step before it produced.
 
 use sealwire::auth::{Authentic, Verifier};
 use sealwire::policy::PolicySet;

@@ -1,4 +1,4 @@
-//! One permit, one dispatch: a layer that would retry a call has nothing left to retry it with.
+//! One permit, one dispatch: a layer that tries to retry a call has nothing left to retry it with.
 
 use sealwire::service::Permitted;
 use tower::{Service, ServiceExt};

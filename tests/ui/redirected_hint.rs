@@ -1,4 +1,4 @@
-//! Even a hint goes only to a subject that the reply rule let pass.
+//! Even a hint goes only to a subject that passed the reply rule.
 
 use sealwire::wire::{UnsignedHint, ReplyTo, Sealed};
 

@@ -1,4 +1,4 @@
-//! A service has methods: without any, there is nothing that its policy could speak of.
+//! A service has methods: without any, its policy would have nothing to govern.
 
 use sealwire::auth::Verifier;
 use sealwire::service::Service;

@@ -121,7 +121,7 @@ async fn ring_replaced_under_load_never_half_applies() {
                 let mut rounds = 0;
                 while !stop.load(Ordering::SeqCst) || rounds < 50 {
                     let letter = desk.letter(&agent, &call("desk/echo", "[]"));
-                    // Either an answer under this very key, which `offer` and `answer` check, or the hint.
+                    // Either an answer that verifies under this very key, or the hint.
                     let sealed = desk.service.handle(letter.delivery()).await.unwrap();
                     if let Some(headers) = sealed.headers() {
                         letter.expectation.accept(sealed.to(), headers, sealed.payload()).unwrap();
@@ -152,7 +152,7 @@ async fn ring_replaced_under_load_never_half_applies() {
         caller.await.unwrap();
     }
     assert_eq!(runs.count(), results.load(Ordering::SeqCst));
-    // The last ring holds the new key only.
+    // The last key ring holds only the new key.
     let last = runs.count();
     assert_eq!(desk.offer(&desk.letter(&desk.agent("ann", &["worker"]), &call("desk/echo", "[]"))).await, Some(-32010));
     assert_eq!(runs.count(), last);
@@ -257,7 +257,7 @@ async fn token_bound_to_a_key_is_useless_with_any_other() {
         ("ann", cnf(Some("ann.k1"), None), true),
         ("ann", cnf(Some("ann.k2"), None), false),
         ("ann", cnf(Some("bob.k1"), None), false),
-        // An HMAC key has no thumbprint that anybody may know.
+        // An HMAC key has no thumbprint that may be public.
         ("ann", cnf(None, Some(&eve_thumbprint)), false),
         ("ann", cnf(Some("ann.k1"), Some(&eve_thumbprint)), false),
         ("eve", cnf(Some("eve.k1"), None), true),
@@ -273,7 +273,7 @@ async fn token_bound_to_a_key_is_useless_with_any_other() {
         let code = desk.offer(&desk.letter(&agent, &call("desk/echo", "[]"))).await;
         assert_eq!((code, runs.count() - before), if good { (None, 1) } else { (Some(-32010), 0) }, "{name} {cnf:?}");
     }
-    // The second key of the same agent, with a token that is bound to it.
+    // The second key of the same agent, with a token bound to it.
     let rotated = desk.agent_with("ann", |request| request.cnf = Some(cnf(Some("ann.k2"), None)));
     let rotated = Agent { key: new_key(), ..rotated };
     assert_eq!(desk.offer(&desk.letter(&rotated, &call("desk/echo", "[]"))).await, None);
@@ -305,16 +305,16 @@ async fn delegated_call_needs_the_actors_key_and_the_policys_leave() {
         request.actor = Some("ann".to_owned());
     });
     let body = call("desk/who", "[]");
-    // Not unless the policy says that it may be done for others.
+    // Refused unless the policy allows delegated calls.
     assert_eq!(desk.offer(&desk.letter(&ann_for_carol, &body)).await, Some(-32002));
     desk.change_policy("[role.worker]\nallow = [\"desk/*\"]\ndelegated = \"also\"\n");
     assert!(desk.ask(&ann_for_carol, &body).await.unwrap().contains(r#""result":["ann","carol",true]"#));
-    // The actor's token under another agent's key, and a token that names ann only as the one acted for.
+    // The actor's token under another agent's key, and a token that names ann only as its subject.
     let bob = Agent { token: ann_for_carol.token.clone(), ..desk.agent("bob", &["worker"]) };
     assert_eq!(desk.offer(&desk.letter(&bob, &body)).await, Some(-32010));
     let bob_for_ann = desk.agent_with("ann", |request| request.actor = Some("bob".to_owned()));
     assert_eq!(desk.offer(&desk.letter(&bob_for_ann, &body)).await, Some(-32010));
-    // Whoever is acted for is revoked with all who act for them.
+    // Revoking a subject also stops everyone who acts for it.
     desk.service.verifier().tokens().replace_denylist(Denylist::default().with_subject("carol", NOW + 1));
     assert_eq!(desk.offer(&desk.letter(&ann_for_carol, &body)).await, Some(-32010));
 }
@@ -376,7 +376,7 @@ async fn naming_anothers_ed25519_key_takes_none_of_its_turns() {
     let own = Envelope::decode(desk.letter(&eve, "[]").delivery(), &desk.endpoint).unwrap();
     let verifier = desk.service.verifier();
     let both_permits = [verifier.verify_permit(&own).await.unwrap(), verifier.verify_permit(&own).await.unwrap()];
-    // Ann, on her own subject, names the key of eve; and eve's turns are no matter of HMAC keys or unknown ones.
+    // Ann, on her own subject, names eve's key; then HMAC and unknown keys, which take no turns at all.
     let letter = desk.letter(&ann, &call("desk/echo", "[]"));
     let (token, proof) = letter.credentials();
     for kid in ["eve.k1", "ann.k1", "eve.k9"] {
@@ -386,7 +386,7 @@ async fn naming_anothers_ed25519_key_takes_none_of_its_turns() {
         let answer = tokio::time::timeout(Duration::from_secs(10), desk.offer(&letter)).await;
         assert_eq!(answer.expect("it is refused without a turn"), Some(-32010), "{kid}");
     }
-    // Eve's own message waits for its turn, and is answered when there is one.
+    // Eve's own message waits for its turn, and is answered once there is one.
     let letter = desk.letter(&eve, &call("desk/echo", "[]"));
     assert!(tokio::time::timeout(Duration::from_millis(40), desk.offer(&letter)).await.is_err());
     drop(both_permits);

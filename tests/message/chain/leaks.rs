@@ -1,5 +1,5 @@
 //! What gets out: answers from a closed set, log lines without secrets or raw control characters, and `Debug` output that
-//! could be printed anywhere.
+//! is safe to print anywhere.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,8 +15,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 
 use sealwire_testkit::desk::{Agent, Desk, Letter, POLICY, b64, call, jws, part, recording, text};
 
-/// Everything that the service itself may say: code and text, where a text that ends in `:` goes on with what the
-/// caller sent or which rule of the body is broken.
+/// Everything that the service itself may say: code and text. A text that ends in `:` is followed by what the caller
+/// sent or by the rule that the body breaks.
 const SAID: &[(i64, &str)] = &[
     (-32700, "Parse error"),
     (-32700, "Parse error:"),
@@ -64,7 +64,7 @@ impl Dice {
     }
 }
 
-/// Texts of which messages, names and claims are made below.
+/// Fragments from which messages, names and claims are made below.
 const BITS: &[&str] = &[
     "desk/echo",
     "desk/nowhere",
@@ -92,7 +92,7 @@ const BITS: &[&str] = &[
     "-32002",
 ];
 
-/// Sends what chance makes of the pieces of good messages, and collects the answers.
+/// Sends random combinations of the pieces of good messages, and collects the answers.
 async fn noise(desk: &Desk, rounds: usize) -> Vec<Value> {
     let mut dice = Dice(1);
     let mut answers = Vec::new();
@@ -151,7 +151,7 @@ async fn noise(desk: &Desk, rounds: usize) -> Vec<Value> {
     answers
 }
 
-/// Methods that fail with all they know.
+/// Methods whose errors tell all they know.
 fn talkative() -> Router {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot reach postgres://user:hunter2@db: {0}")]
@@ -166,7 +166,7 @@ fn talkative() -> Router {
         .method("desk/add", |_: Ctx, p: Add| async move { Ok::<_, RpcError>(p.a + p.b) })
         .method("desk/fail", |_: Ctx, p: Value| async move { Err::<(), _>(RpcError::internal(Cause(p.to_string()))) })
         .method("desk/panic", |_: Ctx, p: Value| async move {
-            // Quietly: the default hook would write to the test's output.
+            // Not `panic!`: the default hook would write to the test's output.
             std::panic::resume_unwind(Box::new(format!("hunter2 {p}")));
             #[expect(unreachable_code, reason = "it gives the method its type")]
             Ok::<(), RpcError>(())
@@ -191,7 +191,7 @@ async fn errors_come_from_a_closed_set_of_codes_and_texts() {
             seen.insert(answer["error"]["code"].as_i64().unwrap());
         }
     }
-    // The noise reaches what it is meant to reach.
+    // The noise triggers every refusal that it is meant to trigger.
     for code in [-32700, -32600, -32601, -32602, -32603, -32002, -32003, -32010, -32011, -32012, -32014] {
         assert!(seen.contains(&code), "{code} is not among {seen:?}");
     }
@@ -216,10 +216,10 @@ impl Write for Log {
     }
 }
 
-/// Runs `work` and returns everything that was logged on this thread meanwhile, each line as plain text and as JSON.
+/// Runs `work` and returns everything logged on this thread meanwhile, each line as plain text and as JSON.
 async fn logged<F: Future<Output = ()>>(work: impl FnOnce() -> F) -> String {
-    // For the whole process: the interest of a scoped subscriber is not told to call sites that another thread meets
-    // first.
+    // Installed globally: call sites that another thread reaches first would not learn of a scoped subscriber's
+    // interest.
     static SUBSCRIBER: Once = Once::new();
     SUBSCRIBER.call_once(|| {
         let plain = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| Log);
@@ -269,7 +269,7 @@ async fn log_lines_hold_no_tokens_signatures_or_parameters_and_no_control_charac
             letters.extend([tampered, letter.clone(), letter]);
         }
     }
-    // Texts from before the signature is checked, and from a token with a good one.
+    // Texts read before the signature is checked, and texts in a token under a good signature.
     let hostile = desk.letter(&agents[0], "{}");
     for value in ["NatsRpc a\u{1b}[2J~b", "NatsRpc x~\u{202e}", "Bearer \u{9b}31m"] {
         let mut letter = hostile.clone();
@@ -294,7 +294,7 @@ async fn log_lines_hold_no_tokens_signatures_or_parameters_and_no_control_charac
 
     let log = logged(async || {
         for letter in &letters {
-            // Of what is not proved there is one line a second for each reason.
+            // Unproved messages are logged once a second for each reason.
             let _ = desk.service.handle(letter.delivery()).await;
             tokio::time::advance(Duration::from_secs(1)).await;
             let _ = desk.service.shed(letter.delivery());
@@ -317,7 +317,7 @@ async fn log_lines_hold_no_tokens_signatures_or_parameters_and_no_control_charac
     }
 }
 
-/// Else whoever may publish could write the log full, until what is in it is rolled away.
+/// Otherwise anyone who may publish could flood the log until older lines are rotated away.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_unproved_messages_writes_a_line_a_second_and_hides_none_of_a_proved_caller() {
     let desk = Desk::open_with(talkative(), POLICY, patient());
@@ -337,7 +337,7 @@ async fn a_flood_of_unproved_messages_writes_a_line_a_second_and_hides_none_of_a
                 }
                 let _ = desk.service.shed(good.delivery());
                 if round % 100 == second {
-                    // Decided, or refused by the body: each has its line.
+                    // Decided by the policy, or refused for its body: each has its line.
                     let _ = desk.ask(&bob, &call("vault/open", "[]")).await;
                     let _ = desk.ask(&bob, "{").await;
                     calls += 2;
@@ -348,12 +348,12 @@ async fn a_flood_of_unproved_messages_writes_a_line_a_second_and_hides_none_of_a
         assert_eq!(calls, 24);
     })
     .await;
-    // Each line stands there as plain text and as JSON; these are marks of the plain ones.
+    // The log has each line as plain text and as JSON; these patterns match only the plain text.
     let lines = |mark: &str| log.matches(mark).count();
     for label in ["signature", "no_authorization", "dropped_subject", "shed", "replayed"] {
         assert_eq!(lines(&format!("refusal=\"{label}\"")), 3, "{label}");
     }
-    // In the second and the third second each tells of the 399 before it; the first copy was no copy.
+    // In the second and third seconds, each line reports the 399 before it; the first of the copies was the original.
     assert_eq!((lines("suppressed=399"), lines("suppressed=398")), (8 + 1, 1));
     assert_eq!((lines("method=vault/open"), lines("refusal=\"invalid_body\"")), (12, 12));
     assert_eq!(desk.service.counters().refusals()["no_authorization"], 1_200, "all are counted");

@@ -1,4 +1,4 @@
-//! Bounds: time, rate, work under way, sizes, hints. What is over one is told so, and nothing else suffers.
+//! Limits: time, rate, work under way, sizes, hints. What exceeds one is refused with that reason; nothing else suffers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ impl Drop for Dropped {
     }
 }
 
-/// `desk/never` runs until it is cancelled and counts that.
+/// `desk/never` runs until it is cancelled, and counts cancellations.
 fn never() -> (Router<Arc<AtomicUsize>>, Arc<AtomicUsize>) {
     let cancelled = Arc::new(AtomicUsize::new(0));
     let router =
@@ -119,7 +119,7 @@ async fn method_is_cancelled_when_its_message_is_given_up() {
 /// SPEC.md §8.
 #[tokio::test]
 async fn answer_may_follow_the_expiry_but_not_the_deadline() {
-    // Each call takes as long as it says, on the service's clock, without giving way: no timer can stop it.
+    // Each call takes as long as it says, on the service's clock, without yielding: no timer can stop it.
     let clock = Arc::new(std::sync::OnceLock::<Arc<ManualClock>>::new());
     let router = Router::new(Arc::clone(&clock)).method(
         "desk/take",
@@ -160,7 +160,7 @@ async fn rate_above_an_agents_own_is_refused_and_others_do_not_notice() {
     let before = runs.count();
     assert_eq!(desk.offer(&desk.letter(&bob, &call("desk/echo", "[]"))).await, None);
     assert_eq!(runs.count(), before + 1);
-    // Nothing that another sends in ann's name counts against ann.
+    // Nothing that another agent sends in ann's name counts against ann.
     for _ in 0..10 {
         let forged = desk.letter(&Agent { key: bob_key(), ..desk.agent("ann", &[]) }, &call("desk/echo", "[]"));
         assert_eq!(desk.offer(&forged).await, Some(-32010));
@@ -197,7 +197,7 @@ async fn one_that_an_agent_acts_for_takes_nothing_from_the_others_and_names_give
         }
         assert!(passes(&quiet).await, "one call for ten of the other");
     }
-    // Many names are one agent's: all together have what it has.
+    // An agent gains nothing by acting for many subjects: together they have its rate.
     for name in 0..300 {
         passes(&acting(&format!("user-{name}"))).await;
     }
@@ -207,7 +207,7 @@ async fn one_that_an_agent_acts_for_takes_nothing_from_the_others_and_names_give
     assert!(passes(&desk.agent("bob", &["worker"])).await);
 }
 
-/// Sends until the rate is too high, whatever time this machine takes: the message that was, and its answer.
+/// Sends until the rate is exceeded, however slow this machine is: the refused message, and its answer.
 pub(crate) async fn too_fast(desk: &Desk, agent: &Agent) -> (Letter, String) {
     for _ in 0..100 {
         let letter = desk.letter(agent, &call("desk/echo", "[]"));
@@ -369,7 +369,7 @@ async fn answer_above_its_limit_becomes_an_error_that_means_executed() {
     // If the whole is still too large, one error with id null speaks for all.
     let answer = desk.ask(&ann, &format!("[{},{}]", ask(1, 600), ask(2, 600))).await.unwrap();
     assert_eq!(answer, format!("{too_large}null}}"));
-    // An id that is echoed counts, too.
+    // An echoed id counts, too.
     let long = format!(r#"{{"jsonrpc":"2.0","method":"desk/repeat","params":[1],"id":"{}"}}"#, "i".repeat(1_000));
     assert_eq!(desk.ask(&ann, &long).await.unwrap(), format!("{too_large}null}}"));
     assert_eq!(runs.load(Ordering::SeqCst), 8);
@@ -437,9 +437,9 @@ async fn hints_stop_at_their_global_rate_and_signed_answers_go_on() {
         hints += usize::from(desk.service.handle(bare.delivery()).await.is_some());
         hints += usize::from(desk.service.shed(bare.delivery()).is_some());
     }
-    // Three at once, and a few more if this machine took its time.
+    // Three at once, and a few more if this machine is slow.
     assert!((3..40).contains(&hints), "{hints}");
-    // What is shed once no hint may go out any more is not looked at.
+    // Messages that are shed when no hint may be sent any more are not examined.
     let refusals = desk.service.counters().refusals();
     assert_eq!(refusals["no_authorization"] + refusals["shed"], 400, "{refusals:?}");
     assert!(refusals["no_authorization"] >= 200, "{refusals:?}");

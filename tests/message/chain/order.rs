@@ -1,4 +1,4 @@
-//! Each check in its place: what fails before the nonce leaves nothing behind, what fails after it is never tried again.
+//! Each check in its place: a message that fails before the nonce leaves no trace, one that fails later can never be retried.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sealwire::service::{QuotaLimits, ServiceLimits};
 
 use sealwire_testkit::desk::{Agent, Desk, Letter, Setup, b64, call, code, digest, jws, part, recording, text};
 
-/// Good but for one thing, of the kind that is judged before the nonce. The letter itself stays good.
+/// Copies of a good letter, each with one fault that is found before the nonce is burnt. The letter itself stays good.
 fn spoilt(desk: &Desk, ann: &Agent, good: &Letter) -> Vec<(&'static str, Letter)> {
     let (token, proof) = good.credentials();
     let (input, signature) = proof.rsplit_once('.').unwrap();
@@ -68,7 +68,7 @@ async fn forged_messages_do_not_burn_a_nonce() {
     for (what, letter) in spoilt(&desk, &ann, &good) {
         for _ in 0..20 {
             let code = desk.offer(&letter).await;
-            // On another agent's subject the reply subject is that of a stranger: silence.
+            // On another agent's subject, the reply subject is in a stranger's inbox: silence.
             let silent = letter.reply.is_empty() || what == "another agent's subject";
             assert_eq!(code, (!silent).then_some(-32010), "{what}");
         }
@@ -89,7 +89,7 @@ async fn stale_messages_burn_no_nonce_and_are_told_the_time_under_a_signature() 
     let desk = Desk::open(router);
     let ann = desk.agent("ann", &["worker"]);
     let letter = desk.letter(&ann, &call("desk/echo", "[]"));
-    // From W + S after the expiry on it is a copy that somebody kept: an unsigned hint, as for an unknown key.
+    // From W + S after its expiry, a message is a copy that somebody kept: it gets an unsigned hint, like an unknown key.
     for seconds in [30, 31, 65] {
         desk.clock.set_ms((sealwire_testkit::desk::NOW + seconds) * 1000);
         let answer = desk.answer(&letter).await.unwrap();
@@ -106,7 +106,7 @@ async fn stale_messages_burn_no_nonce_and_are_told_the_time_under_a_signature() 
     }
     assert_eq!(desk.service.counters().refusals()["long_expired"], 2);
     desk.clock.set_ms((sealwire_testkit::desk::NOW + 3_600) * 1000);
-    // Issued six seconds ahead of this clock, and then five, which is the skew that is allowed.
+    // Issued six seconds ahead of this clock, and then five, which is the allowed skew.
     let letter = desk.letter_claiming(&ann, &call("desk/echo", "[]"), |claims| {
         claims.iat += 6;
         claims.exp = claims.iat + 1;
@@ -136,7 +136,7 @@ async fn signature_is_judged_before_the_window_and_the_window_before_the_token()
     assert_eq!(desk.offer(&genuine).await, Some(-32011));
 }
 
-/// A copy of an old message is not worth a digest of what it carries: the window decides first. A fresh one is.
+/// The window comes first: a copy of an old message is not worth a digest of its contents. A fresh message is.
 /// SPEC.md §10.
 #[tokio::test]
 async fn window_is_judged_before_the_digests_and_these_before_anything_is_signed_to_a_fresh_message() {
@@ -154,7 +154,7 @@ async fn window_is_judged_before_the_digests_and_these_before_anything_is_signed
     }
 }
 
-/// Each is signed, and anybody who has seen a message can ask for it.
+/// Each refusal is signed, and anybody who has captured a message can provoke it.
 /// SPEC.md §9.
 #[tokio::test]
 async fn signed_answers_to_one_owners_copies_are_limited_and_its_own_calls_and_others_are_not() {
@@ -199,7 +199,7 @@ async fn copies_buy_no_more_answers_while_the_guard_cannot_say_that_they_are_cop
     }
     let most = 101 + 100 * usize::try_from(started.elapsed().as_secs() + 1).unwrap();
     assert!((100..=most).contains(&answered), "{answered} of 3,000, at most {most}");
-    // The caller's own next message is answered, and says why.
+    // The caller's own next message is answered, with the reason.
     assert_eq!(desk.offer(&desk.letter(&ann, &call("desk/echo", "[2]"))).await, Some(-32014));
     assert_eq!(runs.count(), 1);
 }
@@ -242,7 +242,7 @@ async fn denied_call_burns_its_nonce_and_never_runs_after_the_policy_allows_it()
     assert!(desk.ask(&ann, &call("vault/open", "[]")).await.unwrap().contains("gold"));
 }
 
-/// What is above the rate is refused before anything is stored: an agent cannot fill the memory of all replicas with
+/// A message above the rate is refused before anything is stored: an agent cannot fill the memory of all replicas with
 /// calls that it may not make.
 /// SPEC.md §9.
 #[tokio::test]
@@ -256,12 +256,12 @@ async fn message_above_the_rate_is_refused_before_the_guard_and_burns_nothing() 
     assert!(answer.contains(r#""scope":"replica-rate""#), "{answer}");
     let (before, burnt) = (runs.count(), desk.burnt());
     assert_eq!(before, burnt, "nothing is held for what was refused");
-    // So it is not final: when there is room again, the same message may still run.
+    // So the refusal is not final: once the rate allows it, the same message may still run.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert_eq!(desk.offer(&letter).await, None);
     assert_eq!(desk.offer(&letter).await, Some(-32012));
     assert_eq!((runs.count(), desk.burnt()), (before + 1, burnt + 1));
-    // Forbidden calls are charged alike.
+    // Denied calls are charged as well.
     let mut codes = std::collections::BTreeMap::new();
     for _ in 0..200 {
         let answer = desk.ask(&ann, &call("vault/open", "[]")).await;
@@ -351,7 +351,7 @@ async fn captured_message_resent_a_thousand_times_runs_once() {
             tokio::spawn(async move {
                 let mut results = 0;
                 for _ in 0..125 {
-                    // Beyond the rate at which copies are answered there is silence.
+                    // Above the rate at which copies are answered, there is silence.
                     match desk.answer(&letter).await.map(|answer| code(&answer)) {
                         Some(None) => results += 1,
                         Some(Some(code)) => assert_eq!(code, -32012),

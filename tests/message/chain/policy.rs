@@ -24,7 +24,7 @@ async fn allow_deny_change_the_policy_and_again() {
     // Deny wins over allow.
     desk.change_policy("[role.worker]\nallow = [\"*\"]\ndeny = [\"vault/open\"]\n");
     assert_eq!((ask("desk/echo").await, ask("vault/open").await), (None, Some(-32002)));
-    // A role that the file grants instead of the token.
+    // A role granted by the file instead of the token.
     desk.change_policy("[role.keeper]\nallow = [\"vault/*\"]\n[agent.ann]\nroles = [\"keeper\"]\n");
     assert_eq!((ask("desk/echo").await, ask("vault/open").await), (Some(-32002), None));
     desk.change_policy(POLICY);
@@ -76,7 +76,7 @@ async fn batch_is_judged_under_one_revision() {
         .method("desk/revision", |ctx: Ctx<State>, (): ()| async move {
             Ok::<_, RpcError>(ctx.permit().revision().to_string())
         });
-    // One entry after the other, so that the first has changed the policy before the second is judged.
+    // One entry at a time, so that the first has changed the policy before the second is judged.
     let limits = ServiceLimits { batch_concurrency: 1, ..ServiceLimits::default() };
     let desk = Arc::new(Desk::open_with(router, POLICY, limits));
     assert!(state.set(Arc::clone(&desk)).is_ok());
@@ -183,7 +183,7 @@ async fn what_is_denied_is_denied_on_every_path() {
     assert_eq!(counted.denied.load(std::sync::atomic::Ordering::SeqCst), 11);
 }
 
-/// A layer that writes down what it sees.
+/// A layer that records what it sees.
 #[derive(Clone)]
 struct Watch<S> {
     inner: S,

@@ -1,4 +1,4 @@
-//! Properties of the shape and of the proof, over arbitrary input.
+//! Properties of the checks of shape and proof, over arbitrary input.
 
 use async_nats::HeaderMap;
 use proptest::collection::vec;
@@ -43,7 +43,7 @@ fn any_subject_reply_and_headers_are_judged_without_a_panic() {
     proptest!(ProptestConfig::with_cases(2_000), |((subject, reply, headers, payload) in input)| {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            // What the bus's own type cannot hold cannot arrive.
+            // A value that the type of async-nats cannot hold cannot arrive.
             if let Ok(value) = value.parse::<async_nats::HeaderValue>() {
                 map.append(name, value);
             }
@@ -101,7 +101,7 @@ fn any_byte_of_the_header_value_changed_is_refused() {
             letter.headers.insert("Authorization", value);
             letter
         };
-        // Every position, by every kind of change; a few hundred bytes, so all of them.
+        // Every kind of change at every position: a few hundred bytes, so all of them.
         let mut bytes = value.clone().into_bytes();
         for at in 0..bytes.len() {
             let before = bytes[at];

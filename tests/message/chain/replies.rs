@@ -1,4 +1,4 @@
-//! Answers: what a client takes for one, and everything that it does not, whoever made it.
+//! Answers: what a client accepts as one, and everything that it does not accept, whoever made it.
 
 use async_nats::HeaderMap;
 use sealwire::service::Service;
@@ -19,12 +19,12 @@ fn info(proof: &str) -> HeaderMap {
     headers
 }
 
-/// Whether the client takes it.
+/// Whether the client accepts it.
 fn takes(expectation: &Expectation, subject: &str, headers: &HeaderMap, payload: &[u8]) -> bool {
     expectation.accept(subject, headers, payload).is_ok()
 }
 
-/// Claims and headers that are not those of the good answer.
+/// Claims and header members that differ from those of the good answer.
 fn otherwise() -> Vec<(usize, &'static str, Value)> {
     vec![
         (0, "alg", json!("none")),
@@ -54,7 +54,7 @@ fn otherwise() -> Vec<(usize, &'static str, Value)> {
     ]
 }
 
-/// The good proof with one member otherwise, or without it if the value is null; header and claims as texts.
+/// The good proof with one member changed, or removed if the value is null; header and claims as texts.
 fn changed(proof: &str, position: usize, member: &str, value: Value) -> Option<[String; 2]> {
     let mut parts = [part(proof, 0), part(proof, 1)];
     let object = parts[position].as_object_mut().unwrap();
@@ -81,7 +81,7 @@ async fn forged_answers_to_an_hmac_request_are_never_taken() {
     let wrong = [desk.derived(&desk.agent("bob", &[])), HmacKey::new([0; 32])];
     for (position, member, value) in otherwise() {
         let Some([header, claims]) = changed(&proof, position, member, value) else { continue };
-        // By somebody on the way, who keeps the signature or has another key; by a service that errs; under the same key.
+        // By a man in the middle, who keeps the signature or has another key; and by a faulty service, under the right key.
         let kept =
             format!("{}.{}.{}", b64(header.as_bytes()), b64(claims.as_bytes()), proof.rsplit('.').next().unwrap());
         let forged = wrong.iter().map(|key| jws(key, &header, &claims)).chain([kept, jws(&right, &header, &claims)]);
@@ -123,7 +123,7 @@ async fn forged_answers_to_an_ed25519_request_are_never_taken() {
         let Some([header, claims]) = changed(&proof, position, member, value) else { continue };
         let kept =
             format!("{}.{}.{}", b64(header.as_bytes()), b64(claims.as_bytes()), proof.rsplit('.').next().unwrap());
-        // The service's own key, the agent's own key, a stranger's; and the public key taken for an HMAC secret.
+        // Under the service's own key, the agent's own key, a stranger's; and the public key used as an HMAC secret.
         let public: [u8; 32] = sealwire_testkit::desk::unb64(&desk.service_key.public().x()).try_into().unwrap();
         let as_secret = jws(&HmacKey::new(public), &header, &claims);
         let forged = seeds
@@ -159,7 +159,7 @@ async fn answer_to_one_request_is_none_to_another() {
     }
 }
 
-/// It names this request's proof, so it cannot be older, whatever the service's clock says.
+/// An answer names this request's proof, so it cannot be older, whatever the service's clock says.
 /// SPEC.md §12.
 #[tokio::test]
 async fn an_answer_is_taken_whatever_time_its_service_says_it_is() {
@@ -182,7 +182,7 @@ async fn requests_are_no_answers_and_answers_are_no_requests() {
     let ann = desk.agent("ann", &["worker"]);
     let letter = desk.letter(&ann, &call("desk/echo", "[1]"));
     let (token, request) = letter.credentials();
-    // The request's own proof, sent back as if it were the answer's.
+    // The request's own proof, sent back as if it were the proof of the answer.
     assert!(!takes(&letter.expectation, &letter.reply, &info(&request), &letter.payload));
     let (answer, payload) = answered(&desk.service, &letter).await;
     let reflected = Letter { payload, ..letter.with_credentials(&token, &answer) };
@@ -201,7 +201,7 @@ async fn hints_are_unsigned_and_taken_by_nobody() {
     }
     let shed = desk.service.shed(letter.delivery()).unwrap();
     assert_eq!((text(&shed).as_str(), shed.headers().is_none(), shed.to()), (HINTS[1], true, letter.reply.as_str()));
-    // What was shed was not judged, so its nonce is not burnt.
+    // A message that was shed was not judged, so its nonce is not burnt.
     assert!(desk.answer(&letter).await.unwrap().contains("result"));
 }
 

@@ -1,4 +1,4 @@
-//! Everything that somebody on the way, or somebody with a key of their own, can change about a good message.
+//! Everything that a man in the middle, or somebody with a key of their own, can change about a good message.
 //! Whatever it is, nothing runs.
 
 use sealwire::service::ServiceLimits;
@@ -11,7 +11,7 @@ fn patient() -> ServiceLimits {
     ServiceLimits { hints_per_second: 1_000_000, ..ServiceLimits::default() }
 }
 
-/// The proof with one of its parts replaced, unsigned.
+/// The proof with one of its parts replaced but not signed again.
 fn with_part(proof: &str, position: usize, value: &Value) -> String {
     let mut parts: Vec<String> = proof.split('.').map(str::to_owned).collect();
     parts[position] = b64(value.to_string().as_bytes());
@@ -88,7 +88,7 @@ fn mutations(good: &Letter, broader_token: &str, other: &Letter) -> Vec<(String,
     all
 }
 
-/// Claims that are not those of the good message, of the right type and of wrong ones.
+/// Claims that differ from those of the good message, of the right type and of wrong ones.
 fn claims_otherwise() -> Vec<(&'static str, Value)> {
     vec![
         ("aud", json!("test/other")),
@@ -161,7 +161,7 @@ async fn man_in_the_middle_gains_nothing_with_an_ed25519_message_either() {
         assert!(matches!(desk.offer(&letter).await, None | Some(-32010)), "{what}");
         assert_eq!((runs.count(), desk.burnt()), (0, 0), "{what}");
     }
-    // Ed25519 signatures are 64 bytes, and their two halves are not exchangeable.
+    // Ed25519 signatures are 64 bytes, and their two halves are not interchangeable.
     let (token, proof) = good.credentials();
     let (input, signature) = proof.rsplit_once('.').unwrap();
     let mut bytes = sealwire_testkit::desk::unb64(signature);
@@ -206,7 +206,7 @@ async fn notification_cannot_be_given_a_reply_subject_nor_a_call_lose_its_own() 
     letter.reply.clear();
     assert_eq!(desk.offer(&letter).await, None);
     assert_eq!(runs.count(), 1);
-    // A call that its own sender gave no reply subject is not executed either.
+    // A call that its own sender sent without a reply subject is not executed either.
     for payload in [call("desk/note", "[]"), format!("[{notification}]")] {
         assert_eq!(desk.offer(&desk.letter_to(&ann, "rpc.v1.desk.ann", "", &payload, None)).await, None);
     }
@@ -255,7 +255,7 @@ async fn proof_parts_that_are_no_objects_are_refused() {
     let key = desk.derived(&ann);
     let header = r#"{"alg":"HS256","kid":"ann.k1","typ":"nats-rpc-v1+jwt"}"#;
     let claims = part(&proof, 1);
-    // The same values, in the order of the table of claims: a lenient reader takes an array for the object.
+    // The same values, in the order of the table of claims: a lenient reader accepts an array for the object.
     let values = ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig"].map(|claim| claims[claim].clone());
     let claims_array = json!(values).to_string();
     let full_array = {
@@ -286,7 +286,7 @@ async fn key_of_one_service_signs_for_no_other() {
     let desk = Desk::open(router);
     let ann = desk.agent("ann", &["worker"]);
     let good = desk.letter(&ann, &call("desk/echo", "[1]"));
-    // What a broken-into service `test/other`, or the staging environment, holds of ann's key.
+    // What an attacker who broke into the service `test/other`, or into the staging environment, has of ann's key.
     for audience in ["test/other", "stage/desk"] {
         let audience = sealwire::wire::Audience::parse(audience).unwrap();
         let signer = RequestSigner::new(&ann.key, audience.clone(), Vec::new()).unwrap();
@@ -294,7 +294,7 @@ async fn key_of_one_service_signs_for_no_other() {
         let mut letter = good.clone();
         letter.headers.insert("Authorization", as_is.authorization.as_str());
         assert_eq!(desk.offer(&letter).await, Some(-32010), "{audience}");
-        // And a whole message to that service, delivered to this one.
+        // And a whole message for that service, delivered to this one.
         let mut claims = good.claims();
         claims.aud = audience.as_str().to_owned();
         let elsewhere = signer.sign_claims(&claims, &ann.token);
@@ -358,7 +358,7 @@ async fn nothing_is_published_outside_the_callers_inbox() {
         "x._INBOX.ann.r1",
     ];
     for reply in replies {
-        // Signed by its owner, so that only the reply rule stands against it; and with nothing signed at all.
+        // Signed by its owner, so that only the reply rule is violated; and without any signature.
         for payload in [call("desk/echo", "[]"), "{".to_owned()] {
             let letter = desk.letter_to(&ann, "rpc.v1.desk.ann", reply, &payload, None);
             assert!(desk.service.handle(letter.delivery()).await.is_none(), "{reply:?}");
@@ -409,7 +409,7 @@ async fn method_subject_carries_exactly_its_method() {
     let echo = call("desk/echo", "[]");
     assert!(desk.answer(&on("rpc.v1.desk.ann.desk.echo", &echo)).await.unwrap().contains("result"));
     assert_eq!(runs.count(), 1);
-    // An allowed subject with a body of another method, and the other way round; and texts that are nearly the name.
+    // An allowed subject with the body of another method, the other way round, and near misses of the name.
     for (subject, body) in [
         ("rpc.v1.desk.ann.desk.echo", call("vault/open", "[]")),
         ("rpc.v1.desk.ann.desk.echo", call("desk/note", "[]")),
@@ -423,7 +423,7 @@ async fn method_subject_carries_exactly_its_method() {
     ] {
         assert_eq!(desk.offer(&on(subject, &body)).await, Some(-32600), "{subject} {body}");
     }
-    // The same as notifications: told so, since the whole message is refused, and not executed.
+    // The same as notifications: the refusal of a whole message is answered, but nothing is executed.
     let notification = r#"{"jsonrpc":"2.0","method":"desk/note"}"#;
     assert_eq!(desk.offer(&on("rpc.v1.desk.ann.desk.echo", notification)).await, Some(-32600));
     assert_eq!(desk.offer(&on("rpc.v1.desk.ann.desk.note", notification)).await, None);

@@ -1,10 +1,10 @@
-//! Attachments of a caller that says nothing, or says it late.
+//! Attachments of a caller that does not answer, or answers late.
 
 use sealwire::service::Attachment;
 
 use super::*;
 
-/// SPEC.md §25.6: questions for an attachment are asked three times, and the first answer to one of them counts.
+/// SPEC.md §25.6: each part of an attachment is asked for up to three times, and the first answer to any of the questions counts.
 #[tokio::test(start_paused = true)]
 async fn a_part_of_an_attachment_is_asked_for_again_and_given_up() {
     let store = |ctx: Ctx, (document,): (Attachment,)| async move {
@@ -30,7 +30,7 @@ async fn a_part_of_an_attachment_is_asked_for_again_and_given_up() {
     }
     assert_eq!(end(&frames)["error"]["code"], -32004);
 
-    // The answer to the first question comes after the second was asked.
+    // The answer to the first question comes after the second question was sent.
     let mut caller = begin();
     tokio::time::sleep(Duration::from_secs(6)).await;
     let asked = caller.out.frames.lock().unwrap().iter().find(|frame| frame.kind() == FrameKind::Ask).unwrap().clone();

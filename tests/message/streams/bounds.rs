@@ -1,4 +1,4 @@
-//! What one caller can make a service do for it, and hold for it (SPEC.md §15, §25).
+//! What one caller can make a service do, and hold, for it (SPEC.md §15, §25).
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use sealwire::wire::ControlOp;
 
 use super::*;
 
-/// How many bytes left since the last look.
+/// How many bytes were sent since the last call of this function.
 fn sent(caller: &Caller) -> usize {
     caller.out.frames.lock().unwrap().drain(..).map(|frame| frame.headers().len() + frame.payload().len()).sum()
 }
 
-/// SPEC.md §25: who acknowledges nothing has the same frames sent ever more seldom.
+/// SPEC.md §25: frames are sent again more and more rarely to a caller that acknowledges nothing.
 #[tokio::test(start_paused = true)]
 async fn frames_are_sent_again_ever_more_seldom_until_some_are_acknowledged() {
     let (desk, _) = desk();
@@ -27,7 +27,7 @@ async fn frames_are_sent_again_ever_more_seldom_until_some_are_acknowledged() {
         }
     }
     assert_eq!(granted, [0, 100, 300, 700, 1_500, 3_100, 6_300, 9_500]);
-    // What is acknowledged makes the next one as quick as the first.
+    // An acknowledgement makes the next repetition as quick as the first.
     caller.receiver.allow(6);
     caller.ack(2).await;
     caller.settled().await;
@@ -39,7 +39,7 @@ async fn frames_are_sent_again_ever_more_seldom_until_some_are_acknowledged() {
     }
 }
 
-/// SPEC.md §15: the bytes that are sent again are bounded for each agent, over all of its calls and whatever it acknowledges.
+/// SPEC.md §15: the bytes that are sent again are limited for each agent, over all its calls and whatever it acknowledges.
 #[tokio::test(start_paused = true)]
 async fn what_an_agent_has_sent_again_is_bounded_in_bytes() {
     let (router, _) = router();
@@ -52,14 +52,14 @@ async fn what_an_agent_has_sent_again_is_bounded_in_bytes() {
     let kept: usize = callers.iter().map(sent).sum();
     assert!(kept > 3 << 20, "about 1 MiB each: {kept}");
 
-    // All of it once, which is what a lost connection costs an honest caller.
+    // Everything once, which is what a lost connection costs an honest caller.
     for caller in &mut callers {
         caller.control(ControlOp::Again { ack: None }).await;
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(callers.iter().map(sent).sum::<usize>(), kept);
 
-    // And then a 32nd of 4 MiB a second, however many calls it has and whatever it acknowledges.
+    // From then on, a 32nd of 4 MiB a second, however many calls it has and whatever it acknowledges.
     let mut again = 0;
     for round in 0..100 {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -88,7 +88,7 @@ fn desk_with(change: impl FnOnce(&mut ServiceLimits)) -> Arc<Desk> {
     Arc::new(Desk::open_with(router().0, sealwire_testkit::desk::POLICY, limits))
 }
 
-/// SPEC.md §15: streams count among streams alone, so an agent that listens to much can still call.
+/// SPEC.md §15: streams count only among streams, so an agent with many subscriptions can still call.
 #[tokio::test(start_paused = true)]
 async fn open_streams_take_no_place_of_other_calls() {
     let desk = desk_with(|limits| limits.quota.in_flight = 2);
@@ -100,7 +100,7 @@ async fn open_streams_take_no_place_of_other_calls() {
     assert_eq!(code(&answer), None, "{answer}");
 }
 
-/// SPEC.md §15: an agent has one stream more only while it has fewer than are free.
+/// SPEC.md §15: an agent may open another stream only while it has fewer than are free.
 #[tokio::test(start_paused = true)]
 async fn no_agent_takes_the_last_place_of_a_stream() {
     let desk = desk_with(|limits| limits.streams.in_all = 8);
@@ -111,7 +111,7 @@ async fn no_agent_takes_the_last_place_of_a_stream() {
     assert_eq!((running(0), running(6), running(12)), (4, 2, 1), "each half of what is left");
 }
 
-/// SPEC.md §15: nor does one of those that an agent acts for take the agent's last.
+/// SPEC.md §15: nor does one of the subjects that an agent acts for take the agent's last place.
 #[tokio::test(start_paused = true)]
 async fn those_that_an_agent_acts_for_share_its_streams() {
     let desk = desk_with(|limits| limits.streams.per_agent = 8);
@@ -128,7 +128,7 @@ async fn those_that_an_agent_acts_for_share_its_streams() {
     let running =
         |open: &[Caller], from: usize| open[from..from + 6].iter().filter(|caller| !caller.task.is_finished()).count();
     assert_eq!((running(&open, 0), running(&open, 6), running(&open, 12)), (4, 2, 1), "each half of what is left");
-    // What one gives back, another may have.
+    // Places that one subject gives back are free for another.
     for caller in &mut open[..4] {
         caller.control(ControlOp::Cancel).await;
         caller.finished().await;
@@ -154,7 +154,7 @@ async fn requests_of_open_streams_are_bounded_in_bytes() {
     let bob = sleep("bob");
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(!bob.task.is_finished());
-    // Given back with the calls; bob's is taken off what ann may have.
+    // The bytes are given back with the calls; bob's share reduces what ann may have.
     for caller in &mut open[..2] {
         caller.control(ControlOp::Cancel).await;
         caller.finished().await;
@@ -164,7 +164,7 @@ async fn requests_of_open_streams_are_bounded_in_bytes() {
     assert!(!again.task.is_finished());
 }
 
-/// SPEC.md §15: who ends many streams makes room for their last frames itself.
+/// SPEC.md §15: an agent that ends many streams makes room by giving up its own last frames.
 #[tokio::test(start_paused = true)]
 async fn last_frames_are_not_let_go_of_for_somebody_else() {
     let desk = desk_with(|limits| limits.streams.in_all = 8);

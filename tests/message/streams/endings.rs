@@ -1,5 +1,5 @@
-//! What is left of a call when it has ended: nothing that others wait for, and nothing that the application can keep
-//! (SPEC.md §15, §25).
+//! What is left of a call when it has ended: nothing that others wait for, and nothing that the application could hold on
+//! to (SPEC.md §15, §25).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sealwire_testkit::desk::Setup;
 
 use super::*;
 
-/// SPEC.md §25: whoever judges control does not wait for frames of a call that has ended.
+/// SPEC.md §25: the task that judges control messages does not wait for the frames of a call that has ended.
 #[tokio::test(start_paused = true)]
 async fn an_outlet_that_is_stuck_holds_up_nobody_who_judges_control() {
     let (desk, _) = desk();
@@ -19,7 +19,7 @@ async fn an_outlet_that_is_stuck_holds_up_nobody_who_judges_control() {
     let began = tokio::time::Instant::now();
     caller.control(ControlOp::Again { ack: Some(1) }).await;
     assert_eq!(began.elapsed(), Duration::ZERO, "control was judged, and the frames are somebody else's matter");
-    // Whoever sends them does not give up at once.
+    // The task that sends the frames does not give up at once.
     tokio::time::sleep(Duration::from_secs(1)).await;
     caller.out.is_stuck.store(false, Ordering::SeqCst);
     caller.out.unstuck.notify_waiters();
@@ -65,14 +65,14 @@ fn keeping() -> (Router<Shelf>, Shelf) {
     (router, shelf)
 }
 
-/// SPEC.md §15: what the application keeps of its calls keeps none of the bytes that were kept for their frames.
+/// SPEC.md §15: the handles that the application keeps after a call hold none of the bytes that were kept for its frames.
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_outlives_its_call_holds_no_frames() {
     let (router, shelf) = keeping();
     let streams = StreamLimits { bytes: 4 << 20, ..StreamLimits::default() };
     let limits = ServiceLimits { streams, ..ServiceLimits::default() };
     let desk = Arc::new(Desk::open_with(router, sealwire_testkit::desk::POLICY, limits));
-    // 800 KB each time, of which nothing is acknowledged; all of it together is far above what one agent may have kept.
+    // 800 KB each time, of which nothing is acknowledged; the sum is far above what may be kept for one agent.
     for _ in 0..8 {
         let mut caller = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/keep", "[100000]"), 32);
         let (_, frames) = caller.finished().await;
@@ -87,7 +87,7 @@ async fn a_sink_that_outlives_its_call_holds_no_frames() {
     }
 }
 
-/// SPEC.md §25: a task that a method has left behind learns that the call is over, however it ended.
+/// SPEC.md §25: a task that a method leaves behind learns that the call is over, however the call ended.
 #[tokio::test(start_paused = true)]
 async fn what_a_method_leaves_behind_learns_that_its_call_is_over() {
     let (router, shelf) = keeping();
@@ -112,7 +112,7 @@ async fn what_a_method_leaves_behind_learns_that_its_call_is_over() {
     ended(5).await;
 }
 
-/// SPEC.md §25: a call that its replica gives up is not under way any more.
+/// SPEC.md §25: a call that its replica gives up is no longer under way.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_given_up_is_let_go_of() {
     let (desk, seen) = desk();
@@ -125,7 +125,7 @@ async fn a_call_that_is_given_up_is_let_go_of() {
     let unknown = caller.refused("control_unknown");
     caller.control(ControlOp::Again { ack: None }).await;
     assert_eq!(caller.refused("control_unknown"), unknown + 1, "nobody sends anything for it");
-    // Its nonce is new again as soon as the guard has forgotten it.
+    // Its nonce counts as new again as soon as the guard has forgotten it.
     desk.clock.advance_ms(120_000);
     let nonce = caller.letter.expectation.message_id().to_owned();
     let ann = desk.agent("ann", &["worker"]);
@@ -145,7 +145,7 @@ fn recorded<S: Send + Sync + 'static>(router: Router<S>) -> (Arc<Desk>, Records)
     (Arc::new(desk), records)
 }
 
-/// SPEC.md §25: a call that has ended is not decided again, nor is anything recorded of it.
+/// SPEC.md §25: a call that has ended is not decided again, and nothing more is recorded about it.
 #[tokio::test(start_paused = true)]
 async fn calls_that_have_ended_are_not_decided_again() {
     let (desk, records) = recorded(router().0);
@@ -213,7 +213,7 @@ async fn the_record_of_decisions_shows_where_a_stream_begins_and_ends() {
     let verdicts: Vec<_> = records_of_denied.iter().map(|record| record["verdict"].clone()).collect();
     assert_eq!(verdicts, ["allow", "deny", "deny"]);
 
-    // What takes no frames, and what is denied at once, has one record without a word about streams.
+    // A call that takes no frames, and a call that is denied at once, have one record that does not mention streams.
     let mut refused = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
     refused.finished().await;
     let mut plain = Caller::call_for(&desk, desk.agent("ann", &["worker"]), &call("desk/echo", "[1]"), None, 1_000);

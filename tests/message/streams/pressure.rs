@@ -1,4 +1,4 @@
-//! What a method says when its caller has no room (SPEC.md §25).
+//! What a method sends while its caller has no room (SPEC.md §25).
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use sealwire::wire::ControlOp;
 
 use super::*;
 
-/// SPEC.md §25: notes that wait leave in one frame, and there are never more of them than one frame holds.
+/// SPEC.md §25: waiting notes leave in one frame, and there are never more of them than fit in one frame.
 #[tokio::test(start_paused = true)]
 async fn progress_that_finds_no_room_waits_and_comes_together() {
     let (desk, _) = desk();
@@ -24,7 +24,7 @@ async fn progress_that_finds_no_room_waits_and_comes_together() {
     assert_eq!(end(&frames)["result"], "done");
 }
 
-/// SPEC.md §25: what was said before the end and has room leaves before it, and the rest is left out.
+/// SPEC.md §25: progress that has room is sent before the end, and the rest is dropped.
 #[tokio::test(start_paused = true)]
 async fn progress_that_never_finds_room_does_not_hold_up_the_end() {
     let (desk, _) = desk();
@@ -44,7 +44,7 @@ async fn notifications_of_a_subscription_that_come_together_leave_together() {
     assert_eq!(kinds(&frames)[1..], [FrameKind::Note, FrameKind::Note, FrameKind::Note, FrameKind::End]);
 }
 
-/// SPEC.md §25: items are not taken from a method to be held beside the frames.
+/// SPEC.md §25: items are not taken from a method in order to be held beside the frames.
 #[tokio::test(start_paused = true)]
 async fn large_items_are_asked_for_one_at_a_time() {
     let (desk, seen) = desk();
@@ -53,7 +53,7 @@ async fn large_items_are_asked_for_one_at_a_time() {
     assert_eq!(seen.produced.load(Ordering::SeqCst), 5, "one waits, and no more is asked for");
 }
 
-/// SPEC.md §15: as many questions as may be open are asked, and none beyond them that nobody could answer.
+/// SPEC.md §15: as many questions as may be open are sent, and none beyond that, which nobody could answer.
 #[tokio::test(start_paused = true)]
 async fn questions_that_wait_for_room_count_as_asked() {
     let (desk, _) = desk();
@@ -64,7 +64,7 @@ async fn questions_that_wait_for_room_count_as_asked() {
     assert_eq!(kinds(&caller.settled_for(5).await), [FrameKind::Ask; 15]);
 }
 
-/// SPEC.md §6: a call that is cancelled at the very moment at which it has finished has an outcome, which is kept.
+/// SPEC.md §6: a call that is cancelled at the very moment it finishes has an outcome, which is kept.
 #[tokio::test(start_paused = true)]
 async fn an_outcome_that_was_there_when_the_call_was_cancelled_is_kept() {
     let go = Arc::new(Notify::new());
@@ -80,7 +80,7 @@ async fn an_outcome_that_was_there_when_the_call_was_cancelled_is_kept() {
     };
     let mut caller = pay();
     caller.settled_for(5).await;
-    // Both before the method is looked at again.
+    // Both happen before the method is polled again.
     go.notify_one();
     caller.control(ControlOp::Cancel).await;
     let (answer, _) = caller.finished().await;

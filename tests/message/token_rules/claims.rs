@@ -1,4 +1,4 @@
-//! The grammar of each claim, and the rules that do not depend on the time.
+//! The grammar of each claim, and the rules that do not depend on time.
 //! SPEC.md §7.
 
 use super::*;
@@ -69,7 +69,7 @@ fn key_of_one_issuer_does_not_speak_for_another() {
     let crossed = two.ed25519(&with("iss", json!("https://one.example")));
     refused(verify_at(&verifier, &crossed, NOW), &TokenError::UnknownKey("idp-EdDSA".into()));
 
-    // Nor does giving a key the name of another issuer's, or publishing that very key.
+    // Nor does it help to publish a key under the `kid` of another issuer's key, or to publish that very key.
     let (alice, bob) = (Idp::new(), Idp::new());
     let set = |idp: &Idp, issuer: &str| {
         let keys = json!({"keys": [idp.jwk(TokenAlgorithm::EdDsa)]}).to_string();
@@ -234,6 +234,6 @@ fn delegation_is_bounded_and_only_its_top_counts() {
     ] {
         refused(judge_claims(&with("act", bad)), &TokenError::Malformed("act"));
     }
-    // What the issuer may later allow is no claim about this call.
+    // `may_act` says what the issuer may allow later, not what this call is.
     assert_eq!(judge_claims(&with("may_act", json!({"sub": "agent-9"}))).unwrap().owner(), "agent-7f3a");
 }

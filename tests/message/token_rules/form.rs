@@ -33,7 +33,7 @@ fn token_has_exactly_three_canonical_parts() {
     ] {
         refused(judge(&bad), &TokenError::Encoding(part));
     }
-    // 64 bytes of signature leave four unused bits in the last character: set, they make another text of one signature.
+    // A signature of 64 bytes leaves four unused bits in the last character; setting them gives the same signature another text.
     let last = good.chars().last().unwrap();
     let alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let next = alphabet.chars().nth(alphabet.find(last).unwrap() + 1).unwrap();

@@ -1,4 +1,4 @@
-//! The issuer for development: what it signs verifies, what would not verify it does not sign, and its key stays its own.
+//! The development issuer: what it signs verifies, it signs nothing that would not verify, and its key stays private.
 
 use sealwire::auth::{
     Confirmation, FileError, IssueError, IssueRequest, TokenError, TokenIssuer, TokenRules, TokenVerifier,

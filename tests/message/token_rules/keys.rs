@@ -1,4 +1,4 @@
-//! Which keys are left out of a set, and which make the whole set no set. Each bad key stands beside a good one.
+//! Which keys are left out of a set, and which invalidate the whole set. Each bad key is tested beside a good one.
 
 use sealwire::auth::{FileError, JsonFault, KeyFault, KeyRules, KeySet, KeySetError, Symmetric, TokenAlgorithm};
 use sealwire::rpc::Flaw;
@@ -37,7 +37,7 @@ fn left_out_by(jwk: Value, rules: &KeyRules) -> KeyFault {
     faults.remove(0)
 }
 
-/// What makes `jwk` so dangerous that the good key beside it is not taken either.
+/// Why `jwk` is so dangerous that even the good key beside it is refused.
 #[track_caller]
 fn fault(jwk: Value) -> KeyFault {
     let good = good_beside(&jwk);
@@ -51,7 +51,7 @@ fn ed25519() -> Value {
     Idp::shared().jwk(TokenAlgorithm::EdDsa)
 }
 
-/// The key with members changed; `null` takes a member out.
+/// The key with members changed; `null` removes a member.
 fn changed(algorithm: TokenAlgorithm, changes: &Value) -> Value {
     let mut jwk = Idp::shared().jwk(algorithm);
     for (name, value) in changes.as_object().unwrap() {
@@ -90,7 +90,7 @@ fn duplicate_kid_is_refused_in_one_set_and_is_two_keys_over_issuers() {
     // Two files of one issuer are one set.
     let same = load(&[double]).unwrap();
     assert!(matches!(KeySet::merge([load(&[ed25519()]).unwrap(), same]), Err(KeySetError::DuplicateKid { .. })));
-    // What is left out cannot be meant by a `kid`.
+    // A key that is left out does not occupy its `kid`.
     let encrypts = changed(TokenAlgorithm::Rs256, &json!({"kid": "idp-EdDSA", "use": "enc"}));
     assert_eq!(load(&[ed25519(), encrypts]).unwrap().len(), 1);
 }
@@ -100,7 +100,7 @@ fn one_key_under_two_names_is_refused() {
     let second = changed(TokenAlgorithm::Rs256, &json!({"kid": "other", "alg": "PS256"}));
     let first = Idp::shared().jwk(TokenAlgorithm::Rs256);
     assert!(matches!(load(&[first.clone(), second]), Err(KeySetError::SameKey { .. })));
-    // Another exponent does not make another key: whoever has factored the modulus has both.
+    // Another exponent does not make another key: factoring the modulus breaks both.
     let second = changed(TokenAlgorithm::Rs256, &json!({"kid": "other", "e": "AQAD"}));
     assert!(matches!(load(&[first, second]), Err(KeySetError::SameKey { .. })));
     let renamed = load(&[changed(TokenAlgorithm::EdDsa, &json!({"kid": "other"}))]).unwrap();
@@ -164,7 +164,7 @@ fn algorithm_is_that_of_the_type_or_the_pinned_one_where_a_key_has_none() {
     rules.algorithm = Some(TokenAlgorithm::EdDsa);
     let other = KeyFault::Pinned(TokenAlgorithm::Es256, TokenAlgorithm::EdDsa);
     assert_eq!(left_out_by(Idp::shared().jwk(TokenAlgorithm::Es256), &rules), other);
-    // A secret is none without saying so itself.
+    // A key is only taken as a symmetric one if its own `alg` says so.
     let secret = changed(TokenAlgorithm::Hs256, &json!({"alg": null}));
     rules.symmetric = Symmetric::Allowed;
     rules.algorithm = Some(TokenAlgorithm::Hs256);
@@ -210,7 +210,7 @@ fn private_members_are_refused() {
     ] {
         assert_eq!(fault(changed(algorithm, &json!({ name: "AQAB" }))), KeyFault::Private(name));
     }
-    // Whatever else the key is for: its owner has shown a private key to everybody.
+    // Whatever else the key is for: its owner has published a private key.
     for not_for_us in
         [json!({"use": "enc", "d": "AQAB"}), json!({"kid": null, "d": "AQAB"}), json!({"alg": "RSA-OAEP", "d": "AQAB"})]
     {
@@ -248,7 +248,7 @@ fn weak_rsa_keys_are_refused() {
     for e in ["Aw", "EQ", "__8", "AQAA", "AQAC", "AQAAAAE"] {
         assert_eq!(rsa(&good, e), KeyFault::Exponent, "{e}");
     }
-    // 0 and 65537 with leading zero bytes, nothing, and other texts: no canonical numbers.
+    // 0 and 65537 with leading zero bytes, the empty text, and other texts: none is a canonical number.
     for e in ["AA", "", "AAEAAQ", "AQAB=", "AQ AB"] {
         assert_eq!(odd(&good, e), KeyFault::Member("e"), "{e:?}");
     }
@@ -256,7 +256,7 @@ fn weak_rsa_keys_are_refused() {
 
 #[test]
 fn rsa_key_that_can_be_factored_is_refused() {
-    // 65537^128, made by repeated squaring: it looks to the test as a modulus of the flawed generator does.
+    // 65537^128, by repeated squaring: to the check, it looks like a modulus of the flawed generator.
     let mut power = vec![1_u8, 0, 1];
     for _ in 0..7 {
         let mut square = vec![0_u32; power.len() * 2];
@@ -289,7 +289,7 @@ fn points_of_wrong_length_or_off_the_curve_are_refused() {
     }
     assert_eq!(fault(changed(TokenAlgorithm::Es256, &json!({"y": b64([7; 32])}))), KeyFault::Point);
     assert_eq!(fault(changed(TokenAlgorithm::Es256, &json!({"x": b64([0; 32]), "y": b64([0; 32])}))), KeyFault::Point);
-    // The neutral element: a signature for it can be made by anyone.
+    // The neutral element: anyone can make a signature for it.
     let mut neutral = [0; 32];
     neutral[0] = 1;
     assert_eq!(fault(changed(TokenAlgorithm::EdDsa, &json!({"x": b64(neutral)}))), KeyFault::Point);
@@ -325,7 +325,7 @@ fn symmetric_keys_are_refused_unless_allowed_and_never_mixed_with_public_ones() 
     }
     let spelt_wrong = changed(TokenAlgorithm::Hs256, &json!({"k": "not base64!"}));
     assert!(matches!(allowed(&[spelt_wrong]), Err(KeySetError::Unusable { .. })));
-    // Left out or not, a secret among public keys is a secret that everybody can read.
+    // Left out or not, a secret among public keys can be read by everybody.
     let unnamed = changed(TokenAlgorithm::Hs256, &json!({"kid": null}));
     assert!(matches!(load(&[unnamed, ed25519()]), Err(KeySetError::Mixed { .. })));
 }

@@ -1,4 +1,4 @@
-//! What may be said about one issuer, how its tokens are then read, and for whom it may speak.
+//! What can be configured for an issuer, how its tokens are then read, and whom it may vouch for.
 //! SPEC.md §7.
 
 use sealwire::auth::{AgentRules, Bounds, HeaderMember, IssuerRules, RoleRules, TokenId, TokenType, TokenVerifier};
@@ -46,7 +46,7 @@ fn an_issuer_that_goes_beyond_its_bounds_is_refused() {
     assert!(delegated("user-42", "worker").is_ok());
     refused(delegated("root", "worker"), &beyond("subject", "root"));
     refused(delegated("user-42", "planner"), &beyond("agent", "planner"));
-    // An agent of its own is not a user on whose behalf another may act.
+    // An agent is not a user on whose behalf another agent may act.
     refused(delegated("agent-7f3a", "worker"), &beyond("subject", "agent-7f3a"));
     // What is not listed is not allowed.
     let nothing = judge_by(|own| own.may = Some(Bounds::default()), &Idp::claims());
@@ -85,7 +85,7 @@ fn header_is_as_the_issuer_is_allowed_to_write_it() {
     });
     assert!(verify_at(&lenient, &of(&[("typ", json!("JWT")), ("x5t", json!("AA"))]), NOW).is_ok());
     assert!(verify_at(&lenient, &of(&[]), NOW).is_ok());
-    // A list says all: what is usual is not on it.
+    // A list is complete: the defaults are not added to it.
     refused(verify_at(&lenient, &of(&[("typ", json!("at+jwt"))]), NOW), &TokenError::Typ("at+jwt".into()));
     refused(verify_at(&lenient, &of(&[("typ", json!("JOSE"))]), NOW), &TokenError::Typ("JOSE".into()));
     refused(verify_at(&lenient, &of(&[("x5t#S256", json!("AA"))]), NOW), &TokenError::HeaderMember("x5t#S256".into()));
@@ -115,7 +115,7 @@ fn roles_come_from_where_the_issuer_writes_them() {
     assert_eq!(roles(json!({"claim": ["https://example.com/roles"]}), &namespaced).unwrap(), "calc");
     let scope = with("scope", json!("openid  calc ops"));
     assert_eq!(roles(json!({"claim": "scope", "format": "words"}), &scope).unwrap(), "calc openid ops");
-    // A text is a list of words only where the operator says so: a group `guest admin` must not make an admin.
+    // A string is a list of words only where the operator says so: a group `guest admin` must not make an admin.
     assert_eq!(roles(json!({"claim": "scope"}), &scope), Err(TokenError::Malformed("roles")));
     assert_eq!(roles(json!({"claim": "realm_access"}), &nested), Err(TokenError::Malformed("roles")));
     let text = with("realm_access", json!("roles"));
@@ -146,7 +146,7 @@ fn a_token_is_the_agents_own_only_where_the_issuer_says_so() {
     let delegated = judge(rules(), &claims).unwrap();
     assert_eq!((delegated.owner(), delegated.subject.as_str()), ("planner", "user-42"));
     assert_eq!(delegated.actor.as_deref(), Some("planner"));
-    // Without a word about it, every token may be a user's.
+    // Without `own`, every token may be a user's.
     claims["sub"] = json!("planner@clients");
     assert_eq!(judge(json!({"claim": "azp"}), &claims).unwrap().actor.as_deref(), Some("planner"));
     let two = json!({"claim": "azp", "own": {"sub": "{value}@clients", "gty": "client-credentials"}});
@@ -203,13 +203,13 @@ fn tokens_without_a_jti_are_told_apart_by_another_claim_or_their_digest() {
     let id = b64(Sha256::digest(signed));
     assert_eq!(verify_at(&verifier, &token, NOW).unwrap().id, id);
     assert_eq!(decode_untrusted(&token).unwrap().digest, id, "what `token revoke --token` writes");
-    // Another signature over the same words is the same token, and stays revoked.
+    // Another signature over the same claims is the same token, and stays revoked.
     let again = Idp::shared().sign(TokenAlgorithm::Es256, &Idp::header(TokenAlgorithm::Es256), &without("jti"));
     assert_ne!(again, token);
     verifier.replace_denylist(Denylist::default().with_token(id, NOW + 1000));
     refused(verify_at(&verifier, &token, NOW), &TokenError::TokenDenied);
     refused(verify_at(&verifier, &again, NOW), &TokenError::TokenDenied);
-    // A token is revoked under its `jti` also where its issuer goes by another name, and under its digest everywhere.
+    // A token is revoked by its `jti` even where its issuer's tokens have another id, and by its digest everywhere.
     let numbered = Idp::shared().ed25519(&Idp::claims());
     for (id, name) in
         [(json!("digest"), "t-0001"), (json!("jti"), decode_untrusted(&numbered).unwrap().digest.as_str())]
@@ -240,7 +240,7 @@ fn required_claims_audience_and_life_are_the_issuers_own() {
     refused(judge_claims(&long), &TokenError::Lifetime(5000));
     assert!(judge_by(|own| own.max_lifetime_s = Some(5000), &long).is_ok());
     refused(judge_by(|own| own.max_lifetime_s = Some(60), &Idp::claims()), &TokenError::Lifetime(900));
-    // Nobody's tokens live longer than a day.
+    // No issuer's tokens live longer than a day.
     long["exp"] = json!(NOW + 86_401);
     refused(judge_by(|own| own.max_lifetime_s = Some(u64::MAX), &long), &TokenError::Lifetime(86_401));
 }

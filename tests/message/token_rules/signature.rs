@@ -1,4 +1,4 @@
-//! One key, one algorithm: whatever the header says, the record of the key decides.
+//! One key, one algorithm: whatever the header says, the key's record decides.
 //! SPEC.md §7.
 
 use super::*;
@@ -19,13 +19,13 @@ fn unsigned_tokens_are_refused_in_every_spelling() {
 #[test]
 fn alg_of_another_key_is_refused() {
     let idp = Idp::shared();
-    // The attacker's favourite: the public RSA key, known to all, as the secret of an HMAC.
+    // The attacker's favourite: the public RSA key, known to all, as an HMAC secret.
     let header = json!({"alg": "HS256", "kid": "idp-RS256", "typ": "at+jwt"}).to_string();
     for secret in idp.rsa_public_forms() {
         let forged = idp.sign_hmac(&secret, &header, &Idp::claims().to_string());
         refused(judge(&forged), &TokenError::Algorithm { expected: TokenAlgorithm::Rs256, found: "HS256".into() });
     }
-    // One RSA key is for one padding.
+    // An RSA key is for one padding.
     let header = json!({"alg": "PS256", "kid": "idp-RS256", "typ": "at+jwt"});
     let swapped = idp.sign(TokenAlgorithm::Ps256, &header, &Idp::claims());
     refused(judge(&swapped), &TokenError::Algorithm { expected: TokenAlgorithm::Rs256, found: "PS256".into() });

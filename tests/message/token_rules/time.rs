@@ -1,4 +1,4 @@
-//! Expiry, the future, lifetimes, and revocation of tokens that were verified (so remembered) before.
+//! Expiry, tokens from the future, lifetimes, and revocation of tokens that were verified before and therefore cached.
 //! SPEC.md §7.
 
 use super::*;
@@ -10,7 +10,7 @@ fn expired_token_is_refused_from_its_last_second_on() {
     let mut rules = TokenRules::new("prod/math");
     let default = Idp::shared().verifier(rules.clone());
     assert!(verify_at(&default, &token, exp + 4).is_ok());
-    // 59 seconds late passes many a library's default leeway.
+    // Many libraries accept a token that is 59 seconds late by default.
     for late in [5, 6, 59, 1_000_000] {
         refused(verify_at(&default, &token, exp + late), &TokenError::Expired);
     }
@@ -86,7 +86,7 @@ fn cached_token_is_refused_once_its_id_is_denied() {
     let known = Remembered::new(&Idp::claims());
     known.verifier.replace_denylist(Denylist::default().with_token("t-0001", NOW + 800));
     refused(known.at(NOW), &TokenError::TokenDenied);
-    // Inside the leeway after `exp` too: an entry ends when it is removed, not by itself.
+    // Also within the leeway after `exp`: an entry lasts until it is removed, and does not expire.
     refused(known.at(NOW + 802), &TokenError::TokenDenied);
     known.verifier.replace_denylist(Denylist::default().with_token("t-0002", NOW + 800));
     assert!(known.at(NOW).is_ok());
@@ -123,7 +123,7 @@ fn cached_token_is_refused_once_its_key_is_denied_or_gone() {
     assert!(known.at(NOW).is_ok());
     known.verifier.replace_keys(TokenIssuer::generate("https://idp.example").unwrap().key_set().unwrap());
     refused(known.at(NOW), &TokenError::UnknownKey("idp-EdDSA".into()));
-    // Another key under the old name does not inherit what the old one signed.
+    // Another key under the old `kid` does not inherit what the old key signed.
     known.verifier.replace_keys(Idp::new().keys());
     refused(known.at(NOW), &TokenError::Signature);
     known.verifier.replace_keys(Idp::shared().keys());
@@ -134,7 +134,7 @@ fn cached_token_is_refused_once_its_key_is_denied_or_gone() {
 fn cached_token_is_judged_by_the_clock_every_time() {
     let known = Remembered::new(&with("nbf", json!(NOW)));
     refused(known.at(NOW + 805), &TokenError::Expired);
-    // A clock stepped back makes it a token from the future.
+    // If the clock is stepped back, the token comes from the future.
     refused(known.at(NOW - 6), &TokenError::NotYetValid);
     refused(known.at(NOW - 200), &TokenError::NotYetValid);
     assert!(known.at(NOW + 1).is_ok());

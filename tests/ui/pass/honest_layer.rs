@@ -1,4 +1,4 @@
-//! What an application does: a layer that looks at permitted calls, and a service put together in its one order.
+//! What an application does: a layer that looks at permitted calls, and a service built in the one possible order.
 
 use std::task::{Context, Poll};
 
