@@ -281,7 +281,7 @@ async fn long_descriptions_are_charged_to_who_is_told_them() {
     let desk = Desk::open_with(router, policy, ServiceLimits { quota, ..ServiceLimits::default() });
     let (boss, other, clerk) =
         (desk.agent("ann", &["boss"]), desk.agent("bob", &["boss"]), desk.agent("eve", &["clerk"]));
-    // 11 for the decisions, and as many for a full page of 190 KB, once it is known that it is one.
+    // 11 for the decisions, and as many again for a full page of 190 KB, once the page is known to be full.
     assert!(names(&discover(&desk, &other, json!({})).await.unwrap()).len() > 80);
     for _ in 0..2 {
         assert!(discover(&desk, &boss, json!({})).await.is_ok());

@@ -1,5 +1,5 @@
-//! A limit on an argument, and every way around it that a spelling could be: through `Service::handle`, to a method that
-//! takes whatever it gets.
+//! A limit on an argument, and every spelling that might get around it: through `Service::handle`, to a method that
+//! accepts whatever it gets.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use sealwire::service::{Ctx, Router, ServiceLimits};
 use sealwire_testkit::desk::{Desk, call, code};
 use serde_json::Value;
 
-/// Workers move at most 100.
+/// Workers may move at most 100.
 const LIMITED: &str = r#"
 [method."desk/transfer"]
 params = [
@@ -28,7 +28,7 @@ const OPEN: &str = "[role.worker]\nallow = [\"desk/transfer\"]\n";
 
 type Moved = Arc<Mutex<Vec<f64>>>;
 
-/// A method whose author reads amounts as they come: by name or position, under older names, out of texts, lists and
+/// A method whose author reads amounts in any form: by name or position, under older names, out of texts, lists and
 /// wrappers, in any notation; of several, the largest.
 fn careless() -> (Router<Moved>, Moved) {
     let moved = Moved::default();
@@ -49,15 +49,15 @@ fn amounts(value: &Value) -> Vec<f64> {
     }
 }
 
-/// The method would move more than 100 for this spelling, and with the limit it never sees it: not as a call, not as a
-/// notification, not in a batch beside a good one.
+/// Without the limit, the method would move more than 100 for this spelling. With it, the method never sees the spelling:
+/// not as a call, not as a notification, not in a batch beside a good call.
 async fn never_arrives(params: &str, refusal: i64) {
     let (router, moved) = careless();
     let desk = Desk::open_with(router, OPEN, ServiceLimits::default());
     let ann = desk.agent("ann", &["worker"]);
     let largest = || moved.lock().unwrap().iter().copied().fold(0.0, f64::max);
     let open = desk.ask(&ann, &call("desk/transfer", params)).await.unwrap();
-    // What no policy is asked about is refused with either.
+    // A request that is invalid before any policy is asked is refused with either policy.
     let unreadable = refusal == -32600;
     assert_eq!(code(&open), unreadable.then_some(refusal), "{open}");
     assert_eq!(largest() > 100.0, !unreadable, "no way around anything: {params}");
@@ -104,7 +104,7 @@ async fn limit_is_not_evaded_by_an_exponent() {
 
 #[tokio::test]
 async fn limit_is_not_evaded_by_a_fraction() {
-    // 1.0 is no integer either, whatever it is worth; the larger one shows that the method would take it.
+    // 1.0 is not an integer either, although its value is allowed; the larger one shows that the method would accept the spelling.
     let (router, moved) = careless();
     let desk = Desk::open_with(router, LIMITED, ServiceLimits::default());
     let ann = desk.agent("ann", &["worker"]);
@@ -128,7 +128,7 @@ async fn limit_is_not_evaded_by_a_repeated_member() {
 
 #[tokio::test]
 async fn limit_is_not_evaded_by_a_number_beyond_64_bits() {
-    // One more than 2^64: a reader that wraps around makes 1 of it.
+    // One more than 2^64: a reader that wraps around turns it into 1.
     never_arrives(r#"{"to":"bob","amount":18446744073709551617}"#, INVALID_PARAMS).await;
     never_arrives(r#"["bob",9223372036854775808]"#, INVALID_PARAMS).await;
 }
@@ -151,7 +151,7 @@ async fn limit_is_not_evaded_by_another_name() {
     never_arrives(r#"{"to":"bob","аmount":50000,"amount":5}"#, INVALID_PARAMS).await;
 }
 
-/// As `serde` has it: a field that a derived type also takes under an older name.
+/// As `serde` allows it: a field that a derived type also accepts under an older name.
 #[derive(serde::Deserialize)]
 struct Transfer {
     #[serde(rename = "to")]
@@ -184,7 +184,7 @@ async fn limit_is_not_evaded_by_an_alias_of_a_derived_type() {
     assert_eq!((code(&good), moved.lock().unwrap().last().copied()), (None, Some(100.0)), "{good}");
 }
 
-/// Who may not call the method at all learns nothing about its parameters.
+/// A caller that may not call the method at all learns nothing about its parameters.
 #[tokio::test]
 async fn strangers_are_denied_alike_whatever_they_send() {
     let (router, moved) = careless();

@@ -1,4 +1,4 @@
-//! What is found wrong or doubtful when policies load: with file, line and what to write instead.
+//! The errors and warnings found when policies load: with file, line and what to write instead.
 
 use sealwire_testkit::policies::*;
 
@@ -325,7 +325,7 @@ fn each_operation_that_can_fail_is_known_wherever_it_stands() {
         );
         assert_finding(&found, &expected);
     }
-    // What cannot fail is no finding.
+    // A rule that cannot fail gives no finding.
     let sound = "@id(\"x\")\nforbid(principal, action == Action::\"bank/transfer\", resource)\nwhen { context.params.amount > -5 && context.now > datetime(\"2026-01-01\") };\n";
     assert_eq!(warnings(&[("methods.toml", METHODS), ("c.cedar", sound)]), [""; 0]);
 }

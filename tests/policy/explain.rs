@@ -1,4 +1,4 @@
-//! What `policy explain` says of each kind of condition: what was asked and what the call had, in the operator's words.
+//! What `policy explain` says about each kind of condition: what was required and what the call had, in the operator's words.
 
 use sealwire::auth::Caller;
 use sealwire::policy::{PolicySet, Question};
@@ -32,7 +32,7 @@ attributes = { team = "blue", teams = ["b", "a"] }
 
 const PARAMS: &str = r#"{"amount":5,"to":"alice","flag":true,"ids":[3,1,3],"ratio":1.50e0,"memo":{"a":1},"order":{"amount":7,"tags":["x","x"]}}"#;
 
-/// A caller of whom everything is known, on Monday, 2026-09-21 at 14:13:20 UTC.
+/// A caller about whom everything is known, on Monday, 2026-09-21 at 14:13:20 UTC.
 fn planner() -> Caller {
     let mut caller = caller("planner", &["teller"]);
     caller.token.issued_at = MONDAY_AFTERNOON / 1000 - 90;
@@ -50,7 +50,7 @@ fn explain(set: &PolicySet, caller: &Caller, params: &str) -> String {
     set.explain(&question).to_string()
 }
 
-/// The lines about the conditions of a rule, without those about whom it is for.
+/// The lines about the conditions of a rule, without those about whom it applies to.
 fn told(text: &str) -> Vec<String> {
     let lines = text.lines().filter(|line| line.starts_with("    "));
     lines.map(|line| line.trim().to_owned()).filter(|line| !line.contains(" calls")).collect()

@@ -1,4 +1,4 @@
-//! Roles, agents and methods from TOML files: what they allow, what they deny, and what is refused when they load.
+//! Roles, agents and methods from TOML files: what they allow, what they deny, and what is refused on loading.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Policy files that would bring a loader, or the service around it, to its knees.
+//! Policy files that are meant to bring down the loader, or the service around it.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,7 +17,7 @@ fn load(files: &[(&str, &str)]) -> Result<PolicySet, String> {
     loaded.map(|(set, _)| set).map_err(|errors| errors.to_string())
 }
 
-/// As on a thread of the runtime: 2 MiB.
+/// As small as the stack of a runtime thread: 2 MiB.
 fn on_a_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     std::thread::Builder::new().stack_size(2 << 20).spawn(work).unwrap().join().unwrap()
 }
@@ -48,7 +48,7 @@ fn policy_that_is_nested_without_bound_is_an_error_and_not_the_end() {
     }
 }
 
-/// The most that is allowed loads, decides, is explained and is dropped on a small stack.
+/// The largest permitted policy loads, decides, is explained and is dropped on a small stack.
 #[test]
 fn policies_at_the_bounds_fit_into_a_thread_of_the_runtime() {
     let texts = [
@@ -68,7 +68,7 @@ fn policies_at_the_bounds_fit_into_a_thread_of_the_runtime() {
     }
 }
 
-/// A quotation mark or a comment hides nothing from the bound, and what they hold does not count.
+/// Quotation marks and comments hide nothing from the bound, and their contents do not count.
 #[test]
 fn texts_and_comments_are_no_nesting() {
     let brackets = "(".repeat(500);
@@ -120,7 +120,7 @@ fn file_that_lost_its_content_is_a_warning() {
     }
 }
 
-/// Thousands of rules about one method: no pair of them is compared for long.
+/// Thousands of rules about one method: comparing any two of them takes no long time.
 #[test]
 fn three_thousand_rules_load_in_seconds() {
     let mut text = String::from("[method.m]\n[claims]\nt = \"string\"\n");
@@ -134,7 +134,7 @@ fn three_thousand_rules_load_in_seconds() {
     assert!(!allows(&set, &caller("a", &[]), "m", ""));
 }
 
-/// What a service does that was started before: it has a set, and watches its folder from then on.
+/// A service that was started earlier: it has a policy set, and watches its folder from then on.
 #[test]
 fn service_that_watches_sees_what_length_time_and_depth_do_not_show() {
     let methods = Methods::new().with(MethodName::new("m").unwrap());
@@ -158,7 +158,7 @@ fn service_that_watches_sees_what_length_time_and_depth_do_not_show() {
     assert!(!allows(&store.current(), &caller("a", &[]), "m", ""));
 }
 
-/// A file that could not be read is read once it can be, although nothing else about it has changed.
+/// A file that could not be read is read once that is possible, although nothing else about it has changed.
 #[test]
 fn file_that_becomes_readable_is_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -169,7 +169,7 @@ fn file_that_becomes_readable_is_read() {
     std::fs::write(&closed, "[rule.closed]\neveryone = true\ndeny = [\"m\"]\n").unwrap();
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::read(&closed).is_ok() {
-        // Root reads everything: a link that leads nowhere is as unreadable.
+        // Root can read everything: a dangling link is just as unreadable.
         std::fs::rename(&closed, dir.path().join("b")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &closed).unwrap();
     }

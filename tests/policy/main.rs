@@ -1,4 +1,4 @@
-//! Policies: what loads, what it decides, and what the tools tell of it.
+//! Policies: what loads, what it decides, and what the tools say about it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
 mod arguments;

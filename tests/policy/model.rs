@@ -24,7 +24,7 @@ fn decide(set: &PolicySet, asked: &Asked) -> Decision {
     set.decide(&Question { caller: &asked.caller, method: &asked.method, params: raw.as_deref(), now_ms: asked.now_ms })
 }
 
-/// A few cases each time the tests run; `PROPTEST_CASES=5000` for a night.
+/// A few cases in an ordinary test run; `PROPTEST_CASES=5000` for a night.
 fn config(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
@@ -135,7 +135,7 @@ proptest! {
         let question = Question { caller: &asked.caller, method: &asked.method, params: raw.as_deref(), now_ms: asked.now_ms };
         let explanation = set.explain(&question);
         prop_assert_eq!(&explanation.decision, &set.decide(&question));
-        // A rule whose parts all hold is a rule that decides, or one that another overrides.
+        // A rule that is reported as deciding is one whose parts all hold.
         for party in &explanation.principals {
             if let Some(rule) = &party.decision.rule {
                 let told = party.rules.iter().find(|told| told.rule == *rule).unwrap();
@@ -145,7 +145,7 @@ proptest! {
     }
 }
 
-/// Any JSON: deep, wide, with names that repeat, with odd numbers and texts.
+/// Any JSON: deep, wide, with repeated names, with odd numbers and texts.
 fn any_json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),

@@ -1,4 +1,4 @@
-//! What a caller is told beforehand: whether it may call a method at all, and with which values of parameters.
+//! What a caller is told in advance: whether it may call a method at all, and with which parameter values.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use sealwire::auth::Caller;
 use sealwire::policy::{Methods, Param, PolicySet, Reach};
 use serde_json::{Map, Value, json};
 
-/// Whether these parameters are within what was told. An evaluator of the few keywords of JSON Schema that are used.
+/// Whether these parameters are within what the caller was told. Evaluates the few keywords of JSON Schema that are used.
 pub(super) fn fits(reach: &Reach, params: &Value, declared: &[Param]) -> bool {
     let value = |name: &str| match params {
         Value::Array(values) => values.get(declared.iter().position(|param| param.name() == name)?),
@@ -32,7 +32,7 @@ fn holds(keywords: &Map<String, Value>, value: &Value) -> bool {
     })
 }
 
-/// The characters of the glob that a pattern was made of; `None` stands for any text.
+/// The characters of the glob from which a pattern was made; `None` stands for any text.
 fn glob(pattern: &str) -> Vec<Option<char>> {
     let inner = pattern.strip_prefix('^').unwrap().strip_suffix('$').unwrap().replace(r"[\s\S]*", "\0");
     let mut escaped = false;
@@ -93,7 +93,7 @@ fn plain_bounds_are_told_and_nothing_else() {
         ("when.params.to = { not = \"a\" }", json!({ "to": { "not": { "enum": ["a"] } } })),
         ("when.params.to = { glob = \"a.b/*\" }", json!({ "to": { "pattern": r"^a\.b\/[\s\S]*$" } })),
         ("when.params.tags = { max_size = 2 }", json!({ "tags": { "maxItems": 2 } })),
-        // What is compared with something that is not written there, and what takes away again.
+        // Comparisons with values that the rule does not contain are not told; exceptions under `unless` are.
         ("when.params.to = { same_as = \"subject\" }", json!({})),
         ("unless.params.amount = { min = 101 }", json!({ "amount": { "maximum": 100 } })),
     ] {

@@ -1,5 +1,5 @@
-//! What the tools tell reviewers against what the engine decides: no `-` where a call is allowed, no `yes` where one is
-//! denied, no "nothing changes" where a rule does.
+//! What the tools tell reviewers, compared with what the engine decides: no `-` where a call is allowed, no `yes` where
+//! one is denied, no "nothing changes" where a rule does.
 
 use super::model::generate;
 
@@ -14,7 +14,7 @@ use sealwire::policy::{Access, CallerGroup, DecisionRecord, Diff, PolicySet, Que
 use sealwire_testkit::policies::*;
 use serde_json::value::RawValue;
 
-/// A few cases each time the tests run; `PROPTEST_CASES=5000` for a night.
+/// A few cases in an ordinary test run; `PROPTEST_CASES=5000` for a night.
 fn config(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
@@ -24,7 +24,7 @@ fn policy(toml: &str, cedar: &str) -> PolicySet {
     load(&[("a.toml", toml), ("b.cedar", cedar)]).unwrap_or_else(|errors| panic!("{errors}")).0
 }
 
-/// The columns of the matrix that one party of a call is in, as `generate::BASE` grants roles.
+/// The matrix columns that one party of a call belongs to, given the roles that `generate::BASE` grants.
 fn columns(set: &PolicySet, asked: &Asked, name: &str) -> Vec<CallerGroup> {
     let mut roles: BTreeSet<&str> = asked.caller.roles.iter().map(String::as_str).collect();
     roles.remove("files");
@@ -41,7 +41,7 @@ fn columns(set: &PolicySet, asked: &Asked, name: &str) -> Vec<CallerGroup> {
     all.into_iter().filter(|callers| known.contains(callers)).collect()
 }
 
-/// No cell says more than the engine does about this call.
+/// No cell claims more than the engine decides for this call.
 fn holds(set: &PolicySet, asked: &Asked, text: &str) -> Result<(), TestCaseError> {
     let allowed =
         ask_at(set, &asked.caller, &asked.method, asked.params.as_deref().unwrap_or_default(), asked.now_ms).is_allow();
@@ -142,7 +142,7 @@ proptest! {
     }
 }
 
-/// Random tests of roles and names contradict themselves now and then, and do not load; most do.
+/// Random tests of roles and names sometimes contradict themselves and do not load; most do load.
 #[test]
 fn cells_of_cedar_rules_agree_with_the_engine() {
     let (tried, loaded) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -193,7 +193,7 @@ fn role_that_only_files_grant_is_held_in_its_own_column() {
     let set = toml(text);
     assert_eq!(cells(&set), [cell("role janitor", Access::Allowed), cell("agent x", Access::Allowed)]);
     assert!(!allows(&set, &caller("y", &["janitor"]), "m/b", ""), "a token is not believed");
-    // Whoever is not granted it does not have it, so its deny list leaves their `yes` alone.
+    // An agent without the role is not affected by the role's deny list, and keeps its `yes`.
     let denies = text.replace("allow = [\"m/b\"]", "deny = [\"m/b\"]")
         + "[agent.z]\n[rule.all]\nagents = [\"x\", \"z\"]\nallow = [\"m/b\"]\n";
     assert_eq!(cells(&toml(&denies)), [cell("agent z", Access::Allowed)]);
@@ -236,7 +236,7 @@ fn rule_that_can_fail_leaves_no_yes() {
     assert_eq!(set.access(&CallerGroup::Role("a".into()), "m/b").access, Access::Conditional);
 }
 
-/// A method with two texts, and this rule.
+/// A method with two string parameters, and this rule.
 fn rule(text: &str) -> String {
     format!(
         "[method.\"m/b\"]\nparams = [{{ name = \"x\", type = \"string\" }}, {{ name = \"y\", type = \"string\" }}]\n\
@@ -244,7 +244,7 @@ fn rule(text: &str) -> String {
     )
 }
 
-/// Says all of these lines, and not that nothing changes.
+/// The difference contains all of these lines, and does not say that nothing changes.
 #[track_caller]
 fn differs(old: &PolicySet, new: &PolicySet, lines: &[&str]) {
     for (one, other) in [(old, new), (new, old)] {
@@ -374,7 +374,7 @@ fn whether_a_change_allows_more_is_marked() {
 proptest! {
     #![proptest_config(config(48))]
 
-    /// Two policies of which the tool says that nobody can do more or less decide alike.
+    /// If the tool says of two policies that nobody can do more or less, they decide alike.
     #[test]
     fn policies_without_a_difference_decide_alike(
         (old, new) in (any_model(), generate::any_rule(0), any::<prop::sample::Index>(), 0..5).prop_map(|(old, other, at, what)| {
@@ -388,7 +388,7 @@ proptest! {
                     1 => rule.methods = other.methods,
                     2 => rule.who = other.who,
                     3 => rule.when.clear(),
-                    // Only where it stands.
+                    // Only its position changes.
                     _ => {}
                 }
             }
@@ -407,14 +407,14 @@ proptest! {
     }
 }
 
-/// A method `m` with a parameter of this type, which everybody may call, and more.
+/// A method `m` with a parameter of this type, which everybody may call, and further text.
 fn one_param(kind: &str, more: &str) -> String {
     format!(
         "[method.m]\nparams = [{{ name = \"x\", type = \"{kind}\" }}]\n{more}\n[rule.all]\neveryone = true\nallow = [\"m\"]\n"
     )
 }
 
-/// What became of one recorded call: `same`, `different`, or why it cannot be told.
+/// The outcome of one recorded call: `same`, `different`, or why it cannot be told.
 fn replayed(old: &PolicySet, new: &PolicySet, params: &str) -> String {
     let mut caller = caller("a", &[]);
     caller.token.claims.insert("tenant".to_owned(), "evil".into());
@@ -488,7 +488,7 @@ fn the_same_policy_decides_the_same_again() {
     }
 }
 
-/// Its parameters must be as declared because of the narrow rule, and of no other.
+/// Only the narrow rule requires the parameters to be as declared.
 #[test]
 fn rule_that_alone_looks_at_something_is_not_covered() {
     let base = "[method.m]\nparams = [{ name = \"x\", type = \"integer\" }]\n[claims]\ntenant = \"string\"\n\

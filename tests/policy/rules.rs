@@ -1,4 +1,4 @@
-//! Rules with conditions: each kind of condition, and each way of getting around one on an argument.
+//! Rules with conditions: each kind of condition, and each way of getting around a condition on an argument.
 
 use sealwire::MethodName;
 use sealwire::auth::ProofAlgorithm;
@@ -130,7 +130,7 @@ fn code_and_files_must_agree_about_parameters() {
     assert!(errors.contains("the service has (amount: integer, to: string, note?: string)"), "{errors}");
 }
 
-/// One method with a parameter of every type; `allow` when the condition holds.
+/// One method with a parameter of every type, allowed when the condition holds.
 fn holds(condition: &str, params: &str) -> bool {
     let text = format!(
         r#"

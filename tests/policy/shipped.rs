@@ -1,4 +1,4 @@
-//! The policies that the project ships: they load without a doubt, decide as they say, and every rule is exercised.
+//! The policies that the project ships: they load without a warning, decide as they say, and every rule is exercised.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("policies")
 }
 
-/// With those of the compose set-up's server of MCP.
+/// Includes those of the MCP server in the compose set-up.
 fn all() -> [(PathBuf, usize); 2] {
     [(folder(), 13), (Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/glossary/policies"), 2)]
 }

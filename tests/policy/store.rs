@@ -1,4 +1,4 @@
-//! Reloading a folder: whole, settled, and never for the worse.
+//! Reloading a folder: as a whole, once it has settled, and never for the worse.
 
 use std::fs;
 use std::path::Path;
@@ -134,7 +134,7 @@ fn declarations_in_files_may_change_from_one_revision_to_the_next() {
     assert!(allows(&store.current(), &caller("a", &[]), "m", "[\"x\"]"));
 }
 
-/// Two files that allow only together: a reader that saw one old and one new would be refused.
+/// Two files that allow something only together: a reader that saw one old and one new file would be refused.
 #[test]
 fn readers_under_load_see_one_revision_or_the_other() {
     let dir = tempfile::tempdir().unwrap();

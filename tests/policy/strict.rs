@@ -1,4 +1,4 @@
-//! What looks like a condition, a limit or an expectation and would be none: refused when files load.
+//! Text that looks like a condition, a limit or an expectation but would have no effect: refused when files load.
 
 use sealwire::policy::{TestReport, TestSuite, format};
 use sealwire_testkit::policies::*;
@@ -24,7 +24,7 @@ fn errors_of(rules: &str) -> Vec<String> {
     errors(&[("methods.toml", METHODS), ("r.toml", rules)])
 }
 
-/// What is wrong with a deny rule that has these conditions, which begin in line 4.
+/// The errors of a deny rule with these conditions, which begin in line 4.
 fn errors_with(conditions: &str) -> Vec<String> {
     errors_of(&format!("[rule.a]\neveryone = true\ndeny = [\"bank/transfer\"]\n{conditions}\n"))
 }
@@ -71,7 +71,7 @@ fn a_rule_never_vanishes() {
             ["r.toml:1: error: the rule `a` allows and denies nothing; write `allow = [\"…\"]` or `deny = [\"…\"]`"]
         );
     }
-    // Beside those whom a rule is about, `everyone = false` says what is so anyway.
+    // Where the rule names whom it is about, `everyone = false` only states the obvious.
     let set = toml(&format!("{METHODS}\n[rule.a]\neveryone = false\nroles = [\"teller\"]\nallow = [\"math/add\"]\n"));
     assert!(allows(&set, &caller("t", &["teller"]), "math/add", ""));
     assert!(!allows(&set, &caller("t", &[]), "math/add", ""));
@@ -105,7 +105,7 @@ fn roles_are_not_obtained_from_elsewhere_by_inclusion() {
             assert_finding(&found, &expected);
         }
     }
-    // Each step of a longer way is one of these, so no way leads around them.
+    // Each step of a longer chain is one of these, so no chain gets around them.
     for (inner, middle, outer) in [("files", "files", "token"), ("token", "token", ""), ("files", "", "files")] {
         let from = |source: &str| if source.is_empty() { String::new() } else { format!("from = \"{source}\"\n") };
         let rules = format!(
@@ -130,7 +130,7 @@ fn roles_from_files_and_from_tokens_stay_where_they_belong() {
     assert!(!allows(&set, &caller("n", &[]), "a/b", ""), "not granted by the files");
 }
 
-/// What is wrong with a table of expectations.
+/// The errors of a table of expectations.
 fn table_errors(table: &str) -> Vec<String> {
     match TestSuite::from_texts([("t.test.toml", table)]) {
         Ok(_) => panic!("it loads: {table}"),

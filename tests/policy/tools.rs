@@ -1,4 +1,4 @@
-//! What reviewers and operators get beside decisions: expectations, matrix, difference, replay, layout, schema.
+//! The tools for reviewers and operators: expectations, matrix, difference, replay, layout, schema.
 
 use sealwire::policy::{
     Access, CallerGroup, DecisionRecord, Diff, PolicySet, Question, Replay, StreamRecord, TestReport, TestSuite,
@@ -225,7 +225,7 @@ fn records_hold_what_is_declared_and_nothing_else() {
     assert!(shadow.contains(r#""shadow":[{"rule":"trial","would":"would_allow"}]"#), "{shadow}");
 }
 
-/// docs/policies.md: the end of a stream is recorded, and is no decision.
+/// docs/policies.md: the end of a stream is recorded, but is not a decision.
 #[test]
 fn ends_of_streams_are_not_put_to_other_policies() {
     let set = toml(BANK);
@@ -280,7 +280,7 @@ fn recordings_are_put_to_other_policies() {
     let replay = Replay::run(&set, "{\"at_ms\":1}\n");
     assert_eq!(replay.unreadable[0].0, 1);
 
-    // However many there are, and however long.
+    // However many bad lines there are, and however long.
     let replay = Replay::run(&set, &"no record\n".repeat(1_500));
     assert_eq!((replay.unreadable.len(), replay.totals.unreadable), (1_000, 1_500));
     assert!(replay.to_string().contains("500 more lines are not listed\n0 calls: "), "{}", replay.totals.unreadable);
@@ -299,7 +299,7 @@ fn layout_does_not_change_what_is_said() {
     assert!(Diff::between(&old, &new).is_same());
 }
 
-/// Every key that the reader knows is in the schema, and no other: an unknown key makes the reader list them.
+/// Every key that the reader knows is in the schema, and no other: the reader lists its keys when it meets an unknown one.
 #[test]
 fn the_schema_has_the_keys_that_the_reader_has() {
     let schema = json_schema();

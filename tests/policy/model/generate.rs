@@ -116,7 +116,7 @@ fn any_condition() -> impl Strategy<Value = Condition> {
         (0..3_i64).prop_map(IdsContains),
         subsequence(vec![0, 1, 2], 1..=3).prop_map(IdsEachIn),
         (0..24_u32, 1..24_u32).prop_map(|(from, length)| Hours(from, (from + length) % 24)),
-        // Never the whole week: an `unless` of that could never hold.
+        // Never the whole week: an `unless` on it could never hold.
         (0..7_usize, 0..6_usize).prop_map(|(from, length)| Days(from, (from + length) % 7)),
         (0..600_u64).prop_map(TokenAge),
         Just(Own),
@@ -132,7 +132,7 @@ pub(crate) fn any_rule(number: usize) -> impl Strategy<Value = Rule> {
     })
 }
 
-/// A rule of which `unless` may take away what `when` asks, so that it does not load.
+/// A rule whose `unless` may exclude everything that `when` requires, so that it does not load.
 pub(crate) fn any_rule_as_it_comes(number: usize) -> impl Strategy<Value = Rule> {
     let whom = prop_oneof![
         select(vec!["r0", "r1", "r2", "files"]).prop_map(Who::Role),
@@ -265,7 +265,7 @@ impl Model {
         text
     }
 
-    /// The same rules as somebody would write them in Cedar.
+    /// The same rules as a person would write them in Cedar.
     pub(crate) fn to_cedar(&self) -> String {
         let mut text = String::new();
         for rule in &self.rules {

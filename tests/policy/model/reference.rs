@@ -1,4 +1,4 @@
-//! The rules as the documentation states them, decided one by one without an engine.
+//! The rules as the documentation states them, evaluated one by one without an engine.
 
 use sealwire::auth::ProofAlgorithm;
 use sealwire::policy::Verdict;
@@ -32,7 +32,7 @@ pub(crate) fn decide(model: &Model, asked: &Asked) -> Expected {
     if !asked.exists() {
         let rules = enforced(model, asked);
         let real = !asked.method.ends_with(['/', ' ']);
-        // Conditions on parameters are left out, and with them deny rules that have any.
+        // Conditions on parameters are ignored, and so are deny rules that have any.
         let asks_tenant = rules.iter().any(|rule| {
             let tenant = |conditions: &[Condition]| conditions.iter().any(|part| matches!(part, Condition::Tenant(_)));
             let params = |conditions: &[Condition]| conditions.iter().any(reads_params);
@@ -47,13 +47,13 @@ pub(crate) fn decide(model: &Model, asked: &Asked) -> Expected {
     }
     let rules = enforced(model, asked);
     let outcomes: Vec<Outcome> = parties.iter().map(|party| decide_party(&rules, asked, party)).collect();
-    // What is wrong with the parameters is told only if both could call the method with others.
+    // A fault in the parameters is reported only if both parties could call the method with other parameters.
     let refusals = || outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Deny);
     let plain = refusals().find(|outcome| !outcome.reason.starts_with("param_"));
     let decisive = plain.or(refusals().next()).unwrap_or(&outcomes[0]);
     let mut shadow = Vec::new();
     for rule in model.rules.iter().filter(|rule| rule.shadow && about(rule, &asked.method)) {
-        // The verdict if this one were enforced too.
+        // The verdict if this rule were enforced too.
         let mut with: Vec<&Rule> = rules.clone();
         with.push(rule);
         let all = parties.iter().all(|party| is_allow(&decide_party(&with, asked, party)));
@@ -88,7 +88,7 @@ fn is_allow(outcome: &Outcome) -> bool {
 
 fn decide_party(rules: &[&Rule], asked: &Asked, party: &str) -> Outcome {
     let deny = |reason| Outcome { verdict: Verdict::Deny, reason, rule: None };
-    // A claim that a rule asks for must be of its type.
+    // A claim that a rule reads must be of its type.
     let asks =
         |wanted: fn(&Condition) -> bool| rules.iter().any(|rule| rule.when.iter().chain(&rule.unless).any(wanted));
     let tenant = asked.caller.token.claims.get("tenant");
@@ -99,7 +99,7 @@ fn decide_party(rules: &[&Rule], asked: &Asked, party: &str) -> Outcome {
         match read(asked.params.as_deref()) {
             Ok(params) => Some(params),
             Err(fault) => {
-                // Who could not call the method anyhow learns nothing about its parameters.
+                // A caller that could not call the method in any case learns nothing about its parameters.
                 let relaxed = without_params(rules, asked, party);
                 return if is_allow(&relaxed) { deny(fault) } else { relaxed };
             }
@@ -115,8 +115,8 @@ fn decide_party(rules: &[&Rule], asked: &Asked, party: &str) -> Outcome {
     conclude(rules.iter().filter(holds).copied())
 }
 
-/// What can be said without looking at the parameters: allow rules without their conditions on them, and those deny
-/// rules that have none.
+/// What can be decided without looking at the parameters: from allow rules, without their conditions on parameters, and
+/// from those deny rules that have none.
 fn without_params(rules: &[&Rule], asked: &Asked, party: &str) -> Outcome {
     let left = rules.iter().filter(|rule| {
         let plain =
@@ -213,7 +213,7 @@ fn holds(condition: &Condition, asked: &Asked, params: Option<&Params>) -> bool 
     }
 }
 
-/// Only what the generator makes: good parameters, and a fixed list of bad ones.
+/// Knows only what the generator makes: good parameters, and a fixed list of bad ones.
 fn read(text: Option<&str>) -> Result<Params, &'static str> {
     let text = match text {
         None | Some("{}" | "[]") => return Err("param_missing"),

@@ -1,4 +1,4 @@
-//! Every comparison on every pair of declared types: what loads decides as JSON values are equal, and what the policy
+//! Every comparison on every pair of declared types: what loads decides by the equality of JSON values, and what the policy
 //! engine cannot compare does not load.
 
 use sealwire::Name;
@@ -7,7 +7,7 @@ use sealwire::policy::{Methods, PolicySet, Question};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// A type as files declare it, and three values of it that differ.
+/// A type as files declare it, with three different values of it.
 fn types() -> Vec<(&'static str, [Value; 3])> {
     vec![
         (r#"type = "string""#, [json!("a"), json!("b"), json!("")]),
@@ -34,7 +34,7 @@ fn comparable(declaration: &str) -> bool {
     ["\"string\"", "\"integer\"", "\"boolean\""].iter().any(|kind| declaration.ends_with(kind))
 }
 
-/// The declared type as claims and attributes have it; they are no objects.
+/// The declared type as claims and attributes have it; these cannot be objects.
 fn plain(declaration: &str) -> Option<&str> {
     declaration.strip_prefix("type = ").filter(|kind| !kind.contains("object"))
 }
@@ -55,10 +55,10 @@ fn allows(set: &PolicySet, params: &Value, claim: Option<&Value>) -> bool {
     set.decide(&Question { caller: &caller, method: "m", params: Some(&raw), now_ms: 1_790_000_000_000 }).is_allow()
 }
 
-/// A condition with a value on each side, and whether it holds for the two.
+/// A condition with a value on each side, and whether it holds for those two values.
 type Condition<'a> = (&'a str, fn(&Value, &Value) -> bool);
 
-/// Where the right side stands.
+/// Where the right side comes from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Right {
     Param,
@@ -66,7 +66,7 @@ enum Right {
     Attribute,
 }
 
-/// As `when` of an allow rule, and as `unless` of a deny rule beside one that allows everything.
+/// As `when` of an allow rule, and as `unless` of a deny rule beside a rule that allows everything.
 fn both_ways(when: &str, deny: &str) -> [String; 2] {
     [
         format!("[rule.r]\neveryone = true\nallow = [\"m\"]\n{when}\n"),
@@ -101,7 +101,7 @@ fn same_as_compares_equal_types_that_rules_can_compare_and_nothing_else() {
                         ("attributes.c", text, Some(right_values[0].to_string()))
                     }
                 };
-                // What a type of `any` may be is no value of TOML when it is an object or null.
+                // A value of the type `any` that is an object or null cannot be written in TOML.
                 let attribute = attribute.map(|value| format!("[agent.\"planner\"]\nattributes.c = {value}\n"));
                 let base = format!("[method.m]\n{declared}\n{}", attribute.unwrap_or_default());
                 let same = format!("params.l = {{ same_as = \"{name}\" }}");
@@ -141,7 +141,7 @@ fn same_as_compares_equal_types_that_rules_can_compare_and_nothing_else() {
     assert_eq!(loaded, 3 * 3 * 2, "three types, three places, two rules");
 }
 
-/// Comparisons of Cedar in which `L` and `R` stand for the two sides.
+/// Cedar comparisons in which `L` and `R` stand for the two sides.
 const CEDAR: &[Condition<'static>] = &[
     ("L == R", |l, r| l == r),
     ("R == L", |l, r| l == r),
@@ -155,11 +155,11 @@ const CEDAR: &[Condition<'static>] = &[
     ("(if context.delegated then R else L) == R", |l, r| l == r),
     ("if context.delegated then false else L == R", |l, r| l == r),
     ("[[L]].contains([R])", |l, r| l == r),
-    // Of booleans only.
+    // For booleans only.
     ("L", |l, _| l == &json!(true)),
     ("L || R", |l, r| l == &json!(true) || r == &json!(true)),
     ("if L then R else !R", |l, r| l == r),
-    // Of integers only.
+    // For integers only.
     ("L <= R", |l, r| l.as_i64() <= r.as_i64()),
     ("L.size == R.size", |l, r| l.as_array().map(Vec::len) == r.as_array().map(Vec::len)),
     ("L.items == R.items", |l, r| set(l) == set(r)),
@@ -201,7 +201,7 @@ fn what_cedar_compares_it_compares_as_json_is_equal() {
     for (condition, _) in CEDAR {
         assert!(loaded.get(condition).is_some_and(|count| *count >= 2), "never loads: {condition}");
     }
-    // Strings, integers, booleans and an object of an integer.
+    // Strings, integers, booleans and an object with an integer.
     assert_eq!(loaded["L == R"], 8);
 }
 
@@ -254,7 +254,7 @@ x = "any"
             assert!(said, "{rule}\n{errors:#?}");
         }
     }
-    // That it is there may be asked.
+    // Whether it is present may be asked.
     let asked = "permit(principal, action, resource) when { context.claims has n && !(principal has x) };";
     assert!(load(&[("base.toml", base), ("c.cedar", asked)]).is_ok());
 }

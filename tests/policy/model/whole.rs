@@ -1,4 +1,4 @@
-//! The whole exported policy set under Cedar's own authorizer, with every attribute there is: no slices, no shortcuts.
+//! The whole exported policy set under Cedar's own authorizer, with every attribute: no slices, no shortcuts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,9 +23,9 @@ impl Whole {
         Self { policies, schema: Schema::from_json_value(set.cedar_schema()).unwrap() }
     }
 
-    /// Whether every party is allowed, and no policy fails, in the judgement of Cedar alone.
+    /// Whether Cedar alone allows every party, without any policy failing.
     pub(crate) fn allows(&self, asked: &Asked) -> bool {
-        // A claim of the wrong type cannot be put to Cedar; the engine refuses it where a rule asks it.
+        // Cedar cannot be given a claim of the wrong type; the engine refuses it where a rule reads it.
         let asks_tenant = self.policies.policies().any(|policy| {
             let about = policy.to_string().contains("claims");
             about && concerns(policy, &asked.method)

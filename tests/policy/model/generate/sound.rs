@@ -1,9 +1,9 @@
-//! Which generated conditions can hold together: rules that never can do not load.
-//! Never asks the engine: what is sound here is decided from the values that are generated.
+//! Which generated conditions can hold together: a rule that can never apply does not load.
+//! Never asks the engine: whether conditions are compatible is decided from the generated values.
 
 use super::Condition;
 
-/// At most one condition of a kind, and none that contradict each other.
+/// At most one condition of each kind, and none that contradict each other.
 pub(crate) fn conditions(found: Vec<Condition>) -> Vec<Condition> {
     let group = |condition: &Condition| match condition {
         Condition::AmountNot(_) => 1,
@@ -31,7 +31,7 @@ pub(crate) fn conditions(found: Vec<Condition>) -> Vec<Condition> {
     kept
 }
 
-/// Whether no list can be as both say.
+/// Whether no list can satisfy both conditions.
 fn excluded(one: &Condition, other: &Condition) -> bool {
     match (one, other) {
         (Condition::IdsContains(_), Condition::IdsMaxSize(0)) => true,
@@ -40,8 +40,8 @@ fn excluded(one: &Condition, other: &Condition) -> bool {
     }
 }
 
-/// Whether `one` holds only where `other` does, too: a rule with the first under `when` and the second alone under
-/// `unless` could never hold.
+/// Whether `one` holds only where `other` does, too: a rule with `one` under `when` and only `other` under `unless`
+/// could never apply.
 pub(crate) fn implies(one: &Condition, other: &Condition) -> bool {
     use Condition::*;
     let hours = |from: u32, to: u32| {
@@ -71,7 +71,7 @@ pub(crate) fn implies(one: &Condition, other: &Condition) -> bool {
     }
 }
 
-/// Of the globs that are generated, those that match a text that is generated.
+/// Which of the generated globs match which of the generated texts.
 fn globbed(glob: &str, text: &str) -> bool {
     glob == "*" || (glob == "x*" && text.starts_with('x')) || (glob == "a*0" && text == "a0")
 }
