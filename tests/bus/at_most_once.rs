@@ -1,10 +1,10 @@
-//! Replicas as processes and a cluster, while both are killed, paused, cut off and restarted, the guard's stream is
-//! removed, squatted and rolled back, clocks are stepped, and the service is run with a local guard, or with one at another
-//! broker, and with the first one again. Every message is offered three times to each replica. An oracle that never
-//! forgets counts executions, by what the replicas wrote down: more than one of a message fails the test. A judge finds the
-//! reason of every refusal in what was done to whom: a refusal without one fails it, too.
+//! Replicas as processes and a cluster of brokers. Both are killed, paused, cut off and restarted; the guard's stream is
+//! removed, squatted and rolled back; clocks are stepped; and the service is moved to a local guard, or to a guard at another
+//! broker, and back. Every message is offered three times to each replica. An oracle that never forgets counts executions
+//! from the replicas' own ledgers: more than one execution of a message fails the test. A judge looks for the reason of every
+//! refusal among the faults: a refusal without a reason fails the test, too.
 //!
-//! By default 200,000 messages, in about two and a half minutes. The long run:
+//! By default, 200,000 messages in about two and a half minutes. The long run:
 //! `SEALWIRE_FAULT_MESSAGES=2000000 cargo test --release --test bus at_most_once -- --nocapture`
 
 mod chaos;
@@ -30,7 +30,7 @@ use sealwire_testkit::cluster::Cluster;
 use stall::Attendants;
 use tokio::time::{Instant, sleep};
 
-/// A replica: reads offers from its standard input and says what came of them. Not a test of its own.
+/// A replica: reads offers from its standard input and reports what came of them. Not a test of its own.
 #[test]
 #[ignore = "started by the fault test as a process"]
 fn replica() {
@@ -53,7 +53,7 @@ mod takes_minutes {
         let part = |percent: u64| messages * percent / 100;
         run.calm(part(12)).await;
         run.storm(&REPLICAS_ONLY, part(20)).await;
-        // What comes after takes its share, so that the sum is reached.
+        // What remains after this storm has a fixed share, so that the total is reached.
         let now = run.load.issued();
         run.storm(&EVERYTHING, messages.saturating_sub(now + part(18))).await;
         run.recover().await;
@@ -62,7 +62,7 @@ mod takes_minutes {
     }
 }
 
-/// One run from its cluster to its verdict.
+/// One run, from starting its cluster to its verdict.
 struct Run {
     seed: u64,
     began: Instant,
@@ -73,7 +73,7 @@ struct Run {
 }
 
 impl Run {
-    /// Starts it all, and waits until every guard vouches for what is issued from now on.
+    /// Starts everything, and waits until every guard vouches for messages issued from now on.
     async fn start(seed: u64, rate: u64) -> Self {
         let (began, began_ms) = (Instant::now(), SystemClock.now_ms());
         let cluster = Cluster::start(3).await;
@@ -103,7 +103,7 @@ impl Run {
         println!("{:6.1} s: {what}, {} messages so far", self.began.elapsed().as_secs_f64(), self.load.issued());
     }
 
-    /// Nothing is wrong. Ends when all copies were offered and answered.
+    /// A phase without faults. Ends when all copies were offered and answered.
     async fn calm(&mut self, more: u64) {
         self.say("calm");
         self.load.issue_until(self.load.issued() + more, true);
@@ -114,11 +114,11 @@ impl Run {
         }
     }
 
-    /// Faults, until so many more messages were issued and each fault has happened.
+    /// Faults, until this many more messages were issued and each fault has happened.
     async fn storm(&mut self, faults: &[Fault], more: u64) {
         self.say(&format!("faults {faults:?}"));
         let until = self.load.issued() + more;
-        // The load does not stop before the faults do.
+        // The load does not stop before the faults.
         self.load.issue_until(u64::MAX, false);
         self.chaos.decks = 0;
         self.chaos.shuffle(faults);
@@ -131,7 +131,7 @@ impl Run {
                 left = left.saturating_sub(1);
                 next = Instant::now() + Duration::from_millis(200 + self.chaos.random.below(2_500));
                 if nodes_too && left == 0 {
-                    // Brokers that never come to rest admit nothing, and what is not executed cannot be executed twice.
+                    // Brokers that never come to rest admit nothing, and a message that is not executed cannot be executed twice.
                     self.chaos.ready().await;
                     left = 3 + self.chaos.random.below(4);
                     next = Instant::now() + Duration::from_millis(2_000 + self.chaos.random.below(3_000));
@@ -145,7 +145,7 @@ impl Run {
         }
     }
 
-    /// Ends all faults, and their effects.
+    /// Ends all faults, and waits until their effects are over.
     async fn recover(&mut self) {
         self.say("recovery");
         self.chaos.recover().await;
@@ -156,7 +156,7 @@ impl Run {
         self.chaos.ready().await;
     }
 
-    /// Looks after what must not wait for the end.
+    /// Checks what must not wait for the end.
     async fn once(&self) {
         let (ended, twice) = {
             let mut fleet = self.fleet.lock().unwrap();
@@ -181,7 +181,7 @@ impl Run {
         let fleet = self.fleet.lock().unwrap();
         let executions = fleet.executions();
         let (lives, answers) = {
-            // The replicas still run, and tell of their readiness.
+            // The replicas still run, and keep reporting their readiness.
             let mut record = fleet.record.lock().unwrap();
             (record.lives.clone(), std::mem::take(&mut record.answers))
         };
@@ -195,10 +195,10 @@ impl Run {
         assert!(issued >= messages);
         let calm = history.messages.iter().filter(|message| message.calm).count() as u64;
         assert!(calm - verdict.spared >= issued / 50, "this machine stalls too often to tell calm from faults");
-        // Each message three times to each of three replicas, less what a dead one could not take.
+        // Each message three times to each of three replicas, less the offers that found a dead replica.
         assert_eq!(history.offers.len() as u64 + made.nobody, 9 * issued);
         assert_eq!(history.answers.len() as u64 + verdict.lost, history.offers.len() as u64);
-        // All but one are, while the guard is a local one.
+        // While the guard is a local one, all replicas but one are dead.
         assert!(made.nobody < 2 * issued, "replicas are seldom dead");
         assert!(history.executions.len() as u64 > issued / 10, "faults or not, much is admitted");
         for fault in EVERYTHING {
@@ -224,7 +224,7 @@ fn report(history: &History, verdict: &Verdict, nobody: u64, faults: &std::colle
     println!("faults: {faults:?}");
 }
 
-/// For waiting that must get on, however slow the machine is.
+/// For waits that must make progress, however slow the machine is.
 struct Patience {
     last: u64,
     since: Instant,

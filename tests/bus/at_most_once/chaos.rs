@@ -1,4 +1,4 @@
-//! The faults of a run: which, when, on whom, and how they end. Never forgets one that it began, and ends them all.
+//! The faults of a run: which, when, to whom, and how they end. Never forgets a fault that it began: it ends them all.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,9 +24,9 @@ pub(crate) enum Fault {
     NodePaused,
     NodeCutOff,
     StreamRemoved,
-    /// Somebody else's stream in its place, for a while.
+    /// Somebody else's stream takes its place for a while.
     StreamSquatted,
-    /// Of the same name and configuration, with the first few of its ids.
+    /// A stream of the same name and configuration takes its place, with only its first few ids.
     StreamRolledBack,
     /// To a local one and back.
     GuardChanged,
@@ -34,11 +34,11 @@ pub(crate) enum Fault {
     GuardMoved,
     ReplicaKilled,
     ReplicaPaused,
-    /// For longer than any message lives.
+    /// For longer than the life of any message.
     ReplicaPausedLong,
     ReplicaCutOff,
     ClockStepped,
-    /// By less than the skew, so that the guard goes on by it.
+    /// By less than the skew, so that the guard goes on with the wrong time.
     ClockNudged,
 }
 
@@ -48,7 +48,7 @@ use Fault::{
     StreamSquatted, TwoNodesKilled,
 };
 
-/// What replicas alone suffer. Nodes and stream are well.
+/// Faults of replicas alone: nodes and stream are well.
 pub(crate) const REPLICAS_ONLY: [Fault; 6] =
     [ReplicaKilled, ReplicaPaused, ReplicaCutOff, ClockStepped, ClockNudged, ReplicaKilled];
 
@@ -110,7 +110,7 @@ pub(crate) struct Chaos {
     pub(crate) random: Random,
     pub(crate) cluster: Cluster,
     elsewhere: Option<NatsServer>,
-    /// Each replica's own ways to the nodes.
+    /// Each replica's own connections to the nodes.
     pub(crate) doors: Vec<Vec<Link>>,
     pub(crate) fleet: Arc<Mutex<Fleet>>,
     nodes: Vec<Option<Ill>>,
@@ -142,18 +142,18 @@ impl Chaos {
         }
     }
 
-    /// Starts on a new set of faults: each of them happens before any happens once more.
+    /// Starts a new set of faults: each of them happens once before any happens again.
     pub(crate) fn shuffle(&mut self, faults: &[Fault]) {
         self.deck = faults.to_vec();
         for index in (1..self.deck.len()).rev() {
             let other = self.random.below(index as u64 + 1) as usize;
             self.deck.swap(index, other);
         }
-        // It takes as long as all the others together.
+        // Last, because it takes as long as all the others together.
         self.deck.sort_by_key(|fault| *fault == ReplicaPausedLong);
     }
 
-    /// Does the next one, if it can be done now.
+    /// Causes the next fault, if that is possible now.
     pub(crate) async fn step(&mut self, faults: &[Fault]) {
         self.heal(Instant::now()).await;
         if self.deck.is_empty() {
@@ -173,7 +173,7 @@ impl Chaos {
         let well = self.nodes.iter().filter(|ill| ill.is_none()).count();
         let node = self.random.below(count as u64) as usize;
         let others = [(node + 1) % count, (node + 2) % count];
-        // Seldom more than one node at a time: then there is no quorum, and little happens.
+        // Rarely more than one node at a time: without a quorum, little happens.
         let may_fall_ill = self.nodes[node].is_none() && (well == count || self.random.below(4) == 0);
         match fault {
             LeaderKilled if well == count => match self.leader().await {
@@ -262,12 +262,12 @@ impl Chaos {
             self.nodes[*victim] = Some(ill);
         }
         if fault == AllNodesKilled {
-            // They keep the stream in memory, and none of them has any now.
+            // The nodes keep the stream in memory, and none of them has it any more.
             self.troubles[trouble].forgot_ms = Some(SystemClock.now_ms());
         }
     }
 
-    /// Ends what has lasted long enough.
+    /// Ends the faults that have lasted long enough.
     pub(crate) async fn heal(&mut self, now: Instant) {
         for node in 0..self.nodes.len() {
             let Some(ill) = self.nodes[node].take_if(|ill| ill.until <= now) else { continue };
@@ -276,7 +276,7 @@ impl Chaos {
                 How::Paused => self.cluster.nodes[node].resume().await,
                 How::CutOff | How::WrongClock => self.cluster.isolate(node, false),
             }
-            // The last of several nodes is the one that counts.
+            // If several nodes were ill, the last one to recover counts.
             self.troubles[ill.trouble].span.1 = SystemClock.now_ms();
         }
         for index in 0..REPLICAS {
@@ -300,7 +300,7 @@ impl Chaos {
         self.ready().await;
     }
 
-    /// Waits until all nodes are well and each replica that has nothing else to suffer from is ready.
+    /// Waits until all nodes are well and every replica that is not ill itself is ready.
     pub(crate) async fn ready(&mut self) {
         let began = Instant::now();
         loop {
@@ -318,7 +318,7 @@ impl Chaos {
         }
     }
 
-    /// All that tells whose fault it is that nothing goes on: what was done, what the replicas say, and what each node says of
+    /// Everything that shows why there is no progress: what was done, what the replicas say, and what each node says about
     /// the streams and has logged.
     async fn account(&self) -> String {
         let mut account =
@@ -331,7 +331,7 @@ impl Chaos {
             let _ = writeln!(account, "node {} says", node.url());
             match tokio::time::timeout(Duration::from_secs(1), Broker::connect(node.url())).await {
                 Ok(Ok(broker)) => {
-                    // The first is answered by the cluster's leader, the second by each stream's.
+                    // The cluster's leader answers the first request, each stream's leader the second.
                     let names = broker.api("NAMES", "").await;
                     let _ = writeln!(account, "  streams: {names:?}");
                     for name in names.iter().flat_map(|names| names["streams"].as_array()).flatten() {
@@ -342,7 +342,7 @@ impl Chaos {
                 other => _ = writeln!(account, "  nothing: {:?}", other.map(|asked| asked.err())),
             }
             let log = node.log();
-            // Routes come and go by the hundred while a node is cut off.
+            // Hundreds of routes come and go while a node is cut off.
             let lines: Vec<_> = log.lines().filter(|line| !line.contains(" - rid:")).collect();
             let _ = writeln!(account, "  {}", lines[lines.len().saturating_sub(60)..].join("\n  "));
         }
@@ -353,7 +353,7 @@ impl Chaos {
         self.cluster.leader_of(&self.stream().await?, 0).await
     }
 
-    /// The stream's name, as a node that is well knows it.
+    /// The stream's name, according to a healthy node.
     async fn stream(&self) -> Option<String> {
         let node = self.nodes.iter().position(Option::is_none)?;
         let asked = async {
@@ -365,7 +365,7 @@ impl Chaos {
         tokio::time::timeout(Duration::from_secs(1), asked).await.ok()?
     }
 
-    /// A broker that has nothing to do with the cluster, and keeps what it was told.
+    /// A broker outside the cluster, which keeps its data from one use to the next.
     async fn elsewhere(&mut self) -> String {
         if self.elsewhere.is_none() {
             self.elsewhere = Some(NatsServer::start().await);
@@ -373,7 +373,7 @@ impl Chaos {
         self.elsewhere.as_ref().unwrap().url()
     }
 
-    /// One replica that remembers elsewhere, and nobody else; then all with the shared memory again.
+    /// Runs one replica alone, with another guard; then all of them with the shared guard again.
     async fn change_guard(&mut self, memory: Memory) {
         self.recover().await;
         let index = self.random.below(REPLICAS as u64) as usize;
@@ -416,7 +416,7 @@ impl Chaos {
         done
     }
 
-    /// With room for 60 ids, under a name as a guard would have given. A guard may be quicker, and then there is none.
+    /// Makes a stream with room for 60 ids, under a name that a guard could have chosen. If a guard is quicker, there is none.
     async fn squat(&mut self, broker: &Broker, mut config: serde_json::Value) -> bool {
         config["name"] = SQUATTER.into();
         config["max_msgs"] = 60.into();
@@ -429,17 +429,17 @@ impl Chaos {
     }
 
     async fn remove(&mut self, broker: &Broker, name: &str) {
-        // An earlier question may have been the one that removed it.
+        // An earlier request may already have removed it.
         self.decided(broker, &format!("DELETE.{name}"), "", &[NOT_FOUND]).await;
     }
 
-    /// Whether there is such a stream now; a guard may have been quicker.
+    /// Whether the stream was made; a guard may have been quicker.
     async fn make(&mut self, broker: &Broker, name: &str, config: &serde_json::Value) -> bool {
         self.decided(broker, &format!("CREATE.{name}"), &config.to_string(), &[OVERLAP, NAME_IN_USE]).await
     }
 
-    /// Whether the brokers have done it or have refused it for one of these reasons. What they did not answer they may still do
-    /// when they are well again, so they are asked until they have decided.
+    /// Whether the brokers have done it; `false` if they refused it for one of these reasons. A request without an answer may
+    /// still be carried out once the brokers are well again, so it is repeated until they have decided.
     async fn decided(&mut self, broker: &Broker, verb: &str, body: &str, refusals: &[u64]) -> bool {
         let began = Instant::now();
         loop {
@@ -452,14 +452,14 @@ impl Chaos {
             if began.elapsed() > RECOVERED_WITHIN {
                 panic!("{verb} is not decided: {answer}\n{}", self.account().await);
             }
-            // No quorum for as long as nodes are ill.
+            // There is no quorum while too many nodes are ill.
             self.heal(Instant::now()).await;
             sleep(Duration::from_millis(100)).await;
         }
     }
 }
 
-/// Elections, fences and a slow machine, many times over.
+/// Enough for many elections and fences on a slow machine.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(120);
 
 const SQUATTER: &str = "RG_test_math_squat";
@@ -477,7 +477,7 @@ enum Then {
     RollBack,
 }
 
-/// A broker as somebody sees it who may do everything.
+/// A broker, through a connection that may do everything.
 struct Broker(async_nats::Client);
 
 struct Backup {
@@ -491,7 +491,7 @@ impl Broker {
         Ok(Self(async_nats::connect(url).await?))
     }
 
-    /// The answer; `None` if there is none in time.
+    /// The answer, or `None` if there is none in time.
     async fn api(&self, verb: &str, body: &str) -> Option<serde_json::Value> {
         let asked = self.0.request(format!("$JS.API.STREAM.{verb}"), body.to_owned().into());
         let answer = tokio::time::timeout(Duration::from_secs(1), asked).await.ok()?.ok()?;

@@ -1,4 +1,4 @@
-//! The replicas' processes as the test sees them, and the record of what they said.
+//! The replicas' processes as the test sees them, and the record of what they reported.
 //! Never leaves a process behind: not when it is dropped, and not when the test is killed while a replica is paused.
 
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ use super::stall;
 
 pub(crate) const REPLICAS: usize = 3;
 
-/// The environment tells a replica where the brokers are and where it writes its executions.
+/// Environment variables that tell a replica where the brokers are and where to write its executions.
 pub(crate) const URLS: &str = "SEALWIRE_TEST_REPLICA";
 pub(crate) const LEDGER: &str = "SEALWIRE_TEST_LEDGER";
 /// The state file, for a replica with a local guard.
 pub(crate) const FLOOR: &str = "SEALWIRE_TEST_FLOOR";
 
-/// Where a replica's guard remembers.
+/// Where a replica's guard keeps its memory.
 pub(crate) enum Memory {
     /// At the cluster.
     Shared,
@@ -33,17 +33,17 @@ pub(crate) enum Memory {
     Elsewhere(String),
 }
 
-/// What all replicas said, ever.
+/// Everything that all replicas ever reported.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub(crate) lives: Vec<Life>,
     pub(crate) answers: Vec<Answer>,
-    /// By message, so that a second execution ends the test at once.
+    /// Counted by message, so that a second execution ends the test at once.
     executed: Vec<u8>,
     pub(crate) twice: Vec<String>,
 }
 
-/// The replicas that run now.
+/// The replicas that are running.
 pub(crate) struct Fleet {
     replicas: Vec<Option<Process>>,
     urls: Vec<String>,
@@ -55,7 +55,7 @@ struct Process {
     life: u16,
     child: Child,
     watcher: Child,
-    /// Unbounded: a paused replica's offers wait here, for as long as a pause lasts.
+    /// Unbounded: the offers to a paused replica wait here for as long as the pause lasts.
     lines: mpsc::Sender<String>,
     handed: u64,
     /// To be killed as soon as it has something to do.
@@ -69,12 +69,12 @@ impl Fleet {
         Self { replicas: (0..REPLICAS).map(|_| None).collect(), urls, folder, record: Arc::default() }
     }
 
-    /// Starts a replica, in place of the one that runs, if one does.
+    /// Starts a replica, replacing the one that is running, if any.
     pub(crate) fn start(&mut self, index: usize) {
         self.start_with(index, &Memory::Shared);
     }
 
-    /// Kills all, and starts one that remembers elsewhere.
+    /// Kills all replicas, and starts one with another memory.
     pub(crate) fn change_guard(&mut self, index: usize, memory: &Memory) {
         (0..REPLICAS).for_each(|index| self.kill(index));
         self.start_with(index, memory);
@@ -105,7 +105,7 @@ impl Fleet {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // It sees our end as the end of its input, if we are killed. A paused replica would not.
+        // If the test is killed, the watcher sees the end of its input. A paused replica would not.
         let watcher = Command::new("/bin/sh")
             .args(["-c", r#"read -r _; kill -9 "$1"; rm -rf -- "$2""#, "sh", &child.id().to_string()])
             .arg(self.folder.path())
@@ -122,7 +122,7 @@ impl Fleet {
         self.replicas[index] = Some(Process { life, child, watcher, lines, handed: 0, doomed: false, answered });
     }
 
-    /// Has a replica killed in the middle of its work: the next offers are the last that it gets.
+    /// Kills a replica in the middle of its work: the next offers are the last that it gets.
     pub(crate) fn doom(&mut self, index: usize) {
         if let Some(process) = &mut self.replicas[index] {
             process.doomed = true;
@@ -138,11 +138,11 @@ impl Fleet {
         self.record.lock().unwrap().lives[usize::from(life)].killed_ms = Some(killed_ms);
     }
 
-    /// Hands over lines with `count` offers. The life that they went to; `None` if nobody is there.
+    /// Hands over lines with `count` offers. Returns the life that got them, or `None` if the replica is dead.
     pub(crate) fn hand(&mut self, index: usize, lines: String, count: u64) -> Option<u16> {
         let process = self.replicas[index].as_mut()?;
         process.handed += count;
-        // A process that ended by itself is noticed when its answers are missing.
+        // A process that has ended by itself is noticed later, when its answers are missing.
         let _ = process.lines.send(lines);
         let (life, doomed) = (process.life, process.doomed);
         if doomed && count > 0 {
@@ -159,7 +159,7 @@ impl Fleet {
         self.hand(index, line, 0);
     }
 
-    /// Stops the process (SIGSTOP) or lets it go on (SIGCONT), and writes it down.
+    /// Stops the process (SIGSTOP) or continues it (SIGCONT), and records that.
     pub(crate) fn pause(&mut self, index: usize, pause: bool) {
         let Some(process) = &self.replicas[index] else { return };
         let signal = |name: &str| {
@@ -178,7 +178,7 @@ impl Fleet {
         }
     }
 
-    /// Notes that the replica is cut off from every broker, or no more.
+    /// Records that the replica is cut off from every broker, or is connected again.
     pub(crate) fn note_cut(&mut self, index: usize, cut: bool) {
         let Some(process) = &self.replicas[index] else { return };
         let mut record = self.record.lock().unwrap();
@@ -190,7 +190,7 @@ impl Fleet {
         }
     }
 
-    /// Offers that were handed over and not answered, and the replica's latest word on its readiness.
+    /// The number of offers without an answer, and the replica's latest report of its readiness.
     pub(crate) fn state(&self, index: usize) -> Option<(u64, bool)> {
         let process = self.replicas[index].as_ref()?;
         let record = self.record.lock().unwrap();
@@ -198,7 +198,7 @@ impl Fleet {
         Some((process.handed - process.answered.load(Ordering::SeqCst), ready))
     }
 
-    /// How many offers wait in the replica that is furthest behind, of those that could answer.
+    /// How many offers wait in the replica that is furthest behind, of those that are able to answer.
     pub(crate) fn behind(&self) -> u64 {
         let paused = |index: usize| {
             let record = self.record.lock().unwrap();
@@ -209,7 +209,7 @@ impl Fleet {
         states.map(|(behind, _)| behind).max().unwrap_or(0)
     }
 
-    /// What each replica said last, for people.
+    /// What each replica reported last, for a human reader.
     pub(crate) fn last_words(&self) -> String {
         let record = self.record.lock().unwrap();
         let mut words = String::new();
@@ -223,7 +223,7 @@ impl Fleet {
         words
     }
 
-    /// Whether a process ended that nobody killed.
+    /// A replica whose process ended although nobody killed it.
     pub(crate) fn ended_by_itself(&mut self) -> Option<usize> {
         let mut running = self.replicas.iter_mut().enumerate();
         running.find_map(|(index, replica)| {
@@ -231,13 +231,13 @@ impl Fleet {
         })
     }
 
-    /// What the replicas executed, by their own ledgers: also what they had no time to tell.
+    /// What the replicas executed according to their own ledgers, including what they had no time to report.
     pub(crate) fn executions(&self) -> Vec<Execution> {
         let lives = self.record.lock().unwrap().lives.len();
         let mut executions = Vec::new();
         for life in 0..u16::try_from(lives).unwrap() {
             let text = std::fs::read_to_string(self.folder.path().join(life.to_string())).unwrap_or_default();
-            // A line is written at once, or not at all.
+            // A line is written as a whole, or not at all.
             executions.extend(text.lines().map(|line| {
                 let (message, at_ms) = line.split_once(' ').unwrap();
                 Execution { message: message.parse().unwrap(), life, at_ms: at_ms.parse().unwrap() }
@@ -251,7 +251,7 @@ const LAST_WORDS: usize = 12;
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The watcher goes first: once the replica is reaped its process id may belong to somebody else.
+        // The watcher goes first: once the replica is reaped, its process id may belong to another process.
         let _ = self.watcher.kill();
         let _ = self.watcher.wait();
         let _ = self.child.kill();

@@ -1,5 +1,5 @@
-//! What was offered, what was said, and what was done to whom: all that the judge knows of a run. Data, and what follows
-//! from it alone; never an opinion.
+//! What was offered, what was answered, and what was done to whom: all that the judge knows about a run. Data, and what
+//! follows from it alone; never an opinion.
 
 use sealwire::auth::Nonce;
 
@@ -15,24 +15,24 @@ pub(crate) struct Life {
     pub(crate) pauses: Vec<Span>,
     /// Cut off from every broker.
     pub(crate) cuts: Vec<Span>,
-    /// When the process itself found that it had not run for a while.
+    /// Periods for which the process itself noticed that it had not been running.
     pub(crate) stalls: Vec<Span>,
-    /// Since when the clock was how wrong.
+    /// The error of the clock, and since when it has had it.
     pub(crate) clocks: Vec<(u64, i64)>,
-    /// What the guard said of its readiness, and since when.
+    /// Whether the guard reported that it was ready, and since when.
     pub(crate) ready: Vec<(u64, bool)>,
     pub(crate) fences: Vec<(u64, u64)>,
-    /// For people.
+    /// For a human reader.
     pub(crate) log: Vec<(u64, String)>,
 }
 
 pub(crate) type Span = (u64, u64);
 
-/// Something was wrong with brokers or the stream, so with every replica.
+/// Something was wrong with the brokers or the stream, and so with every replica.
 #[derive(Debug, Clone)]
 pub(crate) struct Trouble {
     pub(crate) what: &'static str,
-    /// From just before the fault to when it was over; effects last longer.
+    /// From just before the fault until it was over; its effects last longer.
     pub(crate) span: Span,
     /// The stream's memory was lost for certain, at this time or later.
     pub(crate) forgot_ms: Option<u64>,
@@ -58,10 +58,10 @@ pub(crate) struct Answer {
     pub(crate) message: u32,
     pub(crate) life: u16,
     pub(crate) said: Said,
-    /// By the machine's clock, whatever the replica's own said.
+    /// By the machine's clock, whatever the replica's own clock said.
     pub(crate) received_ms: u64,
     pub(crate) answered_ms: u64,
-    /// The guard's fence before the question and after the answer.
+    /// The guard's fence before the check and after the answer.
     pub(crate) fences: (u32, u32),
 }
 
@@ -93,7 +93,7 @@ impl Life {
         self.ready.iter().take_while(|(since_ms, _)| *since_ms <= at_ms).last().is_some_and(|(_, ready)| *ready)
     }
 
-    /// The first time from `at_ms` on at which the guard calls itself ready.
+    /// The first time from `at_ms` on at which the guard reports that it is ready.
     pub(crate) fn ready_from(&self, at_ms: u64) -> u64 {
         if self.is_ready_at(at_ms) {
             return at_ms;
@@ -108,7 +108,7 @@ impl Life {
         self.started_ms <= at_ms && self.killed_ms.is_none_or(|killed_ms| at_ms < killed_ms)
     }
 
-    /// What was wrong with this replica alone, and until it had got over it.
+    /// What was wrong with this replica alone, and until it had recovered.
     pub(crate) fn troubles(&self) -> Vec<(&'static str, Span)> {
         let after = |end_ms: u64| self.ready_from(end_ms.saturating_add(REPLICA_SETTLES_MS));
         let mut found = vec![(START, (self.started_ms, self.ready_from(self.started_ms)))];
@@ -124,7 +124,7 @@ impl Life {
         found
     }
 
-    /// The clock's error from `from` to `to`, if it was the same all the while.
+    /// The clock's error from `from` to `to`, if it did not change in that time.
     pub(crate) fn offset_during(&self, from: u64, to: u64) -> Option<i64> {
         if self.clocks.iter().any(|(since_ms, _)| (from..=to).contains(since_ms)) {
             return None;
@@ -151,5 +151,5 @@ pub(crate) const CUT_OFF: &str = "the replica was cut off from the brokers";
 pub(crate) const CLOCK: &str = "the replica's clock was wrong";
 pub(crate) const AGE: &str = "the stream has forgotten what is too old to matter";
 
-/// A verification that was under way when a fault ended takes a second, and half a second passes until the next one.
+/// A verification that was under way when a fault ended takes a second, and the next one begins half a second later.
 const REPLICA_SETTLES_MS: u64 = 2_000;

@@ -1,7 +1,7 @@
-//! Judges a whole run: at most one execution of each message, and for every refusal the reason that it had.
-//! Pure: it knows what was offered, what was said, and what was done to whom; it never asks a guard.
+//! Judges a whole run: at most one execution of each message, and a reason for every refusal.
+//! Never asks a guard: it is pure, and knows only what was offered, what was answered, and what was done to whom.
 //!
-//! A guard tells its fence with each answer. So a stale answer is explained exactly, by the message's times; and each
+//! A guard reports its fence with each answer. So a stale answer can be explained exactly, by the message's times. Each
 //! value of a fence, of which there are few, must be explained by a fault that can cost the memory of nonces.
 
 use std::collections::BTreeMap;
@@ -12,30 +12,30 @@ use super::history::{
 };
 use super::replica::{Cause, MEMORY_S, SKEW_S, Said, WINDOW_S};
 
-/// How many answers had which reason, and what has none.
+/// How many answers had which reason, and which have none.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) reasons: BTreeMap<(&'static str, &'static str), u64>,
     pub(crate) fences: BTreeMap<&'static str, u64>,
-    /// Offers that a killed replica took with it.
+    /// Offers that were lost with a killed replica.
     pub(crate) lost: u64,
-    /// Messages of calm times that met a replica which the machine did not let run.
+    /// Messages of calm phases that met a replica or node which the machine did not let run.
     pub(crate) spared: u64,
     pub(crate) convictions: Vec<String>,
 }
 
-/// The judge, and what it has worked out about the run.
+/// The judge, and its conclusions about the run.
 struct Judge<'a> {
     history: &'a History,
-    /// Of each life.
+    /// Troubles of each life alone.
     own: Vec<Vec<(&'static str, Span)>>,
-    /// Until every replica had got over it.
+    /// Troubles of all, until every replica had recovered.
     all: Vec<(&'static str, Span)>,
     causes: BTreeMap<(u16, u64), Option<&'static str>>,
     verdict: Verdict,
 }
 
-/// Judges a run that is over.
+/// Judges a finished run.
 pub(crate) fn judge(history: &History) -> Verdict {
     let own: Vec<_> = history.lives.iter().map(Life::troubles).collect();
     let mut judge = Judge { history, own, all: Vec::new(), causes: BTreeMap::new(), verdict: Verdict::default() };
@@ -72,7 +72,7 @@ impl Judge<'_> {
             own.chain(all).any(|(_, span)| overlap(*span, answer.span()))
         };
         if message.calm && answers.iter().any(stalled) {
-            // The machine itself paused a replica or a node: that was no calm.
+            // The machine itself paused a replica or a node, so this was no calm.
             self.verdict.spared += 1;
         } else if message.calm {
             let replayed = answers.iter().filter(|answer| answer.said == Said::Replayed).count();
@@ -109,7 +109,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Every offer is answered once, unless its replica was killed; every execution is told. Returns what is missing.
+    /// Every offer is answered once, unless its replica was killed, and every execution is reported. Returns the lost offers.
     fn accounts(
         &self,
         offers: &[Offer],
@@ -129,7 +129,7 @@ impl Judge<'_> {
             if heard > made.len() || heard < made.len() && !killed {
                 wrong.push(format!("life {life} got {} offers and gave {heard} answers", made.len()));
             }
-            // Which of several was lost cannot be told; the first may have been.
+            // It is unknown which of several offers was lost; it may have been the first.
             lost.extend(made.iter().take(made.len().saturating_sub(heard)).map(|offer| **offer));
             let told = answers.iter().filter(|answer| answer.life == life && answer.said == Said::Executed).count();
             let done = executions.iter().filter(|execution| execution.life == life).count();
@@ -140,10 +140,10 @@ impl Judge<'_> {
         lost
     }
 
-    /// An execution must have been allowed by all that the test knows.
+    /// An execution must have been allowed by everything that the test knows.
     fn execution(&self, message: Message, answer: &Answer) -> Option<&'static str> {
         let late = answer.received_ms >= (message.iat + WINDOW_S + SKEW_S) * 1000;
-        // The fence of a replica that starts goes back when another one vouches for it, and only while it lies ahead.
+        // The fence of a starting replica can go back if another one vouches for it, but only while the fence lies ahead.
         let (before, after) = (u64::from(answer.fences.0), u64::from(answer.fences.1));
         let lay_ahead = before + SKEW_S >= answer.received_ms / 1000;
         let fenced = message.iat <= if lay_ahead { before.min(after) } else { before };
@@ -156,7 +156,7 @@ impl Judge<'_> {
         (!late && !fenced && !wrong_clock && !unfenced).then_some("in its life")
     }
 
-    /// Somebody must have burnt the nonce, or may have, who began before this answer was given.
+    /// Somebody must have burnt the nonce, or may have, and must have begun before this answer was given.
     fn replay(
         &self,
         message: Message,
@@ -174,10 +174,10 @@ impl Judge<'_> {
             let perhaps = answers.iter().any(|other| {
                 before(other.received_ms)
                     && match other.said {
-                        // Before anything was stored.
+                        // Refused before anything was stored.
                         Said::Unavailable(Cause::Fenced) => false,
                         Said::Unavailable(_) => true,
-                        // Judged again after the stream's answer: the message's end or a fence came in between.
+                        // Judged again after the stream's answer: the message expired or a fence came in between.
                         Said::Stale => {
                             message.iat > u64::from(other.fences.0)
                                 && other.received_ms < (message.iat + WINDOW_S) * 1000
@@ -188,8 +188,8 @@ impl Judge<'_> {
             (perhaps || lost.iter().any(|offer| before(offer.at_ms)))
                 .then_some("it was perhaps stored by a check that failed")
         };
-        // Another copy at the same replica, under way at that time: its check burnt the nonce there, a moment before the
-        // stream said that another replica's was first.
+        // Another copy was under way at the same replica at that time: its check burnt the nonce there, a moment before the
+        // stream answered that another replica's copy was first.
         let under_way = |other: &&Answer| {
             other.life == answer.life
                 && other.said == Said::Replayed
@@ -215,7 +215,7 @@ impl Judge<'_> {
         (ahead && clock).then_some("its life was over by a clock within the skew")
     }
 
-    /// The fence lay ahead of the replica's clock, for a reason.
+    /// The fence lay ahead of the replica's clock, and there must be a reason.
     fn fenced(&mut self, answer: &Answer) -> Option<&'static str> {
         let fence = u64::from(answer.fences.0.max(answer.fences.1));
         let offset = self.history.lives[usize::from(answer.life)].offset_during(answer.received_ms, answer.answered_ms);
@@ -240,12 +240,12 @@ impl Judge<'_> {
         }
     }
 
-    /// What was wrong for all at that time, last.
+    /// The latest trouble of all replicas at that time.
     fn latest(&self, span: Span) -> Option<&(&'static str, Span)> {
         self.all.iter().filter(|(_, trouble)| overlap(*trouble, span)).max_by_key(|(_, (from, _))| *from)
     }
 
-    /// Why the memory counts from `fence`, less twice the skew.
+    /// Why the memory begins at `fence`, less twice the skew.
     fn cause_of(&mut self, life: u16, fence: u64, at_ms: u64) -> Option<&'static str> {
         if let Some(known) = self.causes.get(&(life, fence)) {
             return *known;
@@ -263,21 +263,21 @@ impl Judge<'_> {
         cause
     }
 
-    /// What happened to this replica, so that it had to count from then.
+    /// What happened to this replica so that its memory had to begin at that time.
     fn enters_anew(&self, life: u16, second: Span) -> Option<&'static str> {
         let counts_anew = |what: &str| [START, CUT_OFF, CLOCK, PAUSED, STALLED].contains(&what);
         let own = &self.own[usize::from(life)];
         own.iter().find(|(what, span)| counts_anew(what) && overlap(*span, second)).map(|(what, _)| *what)
     }
 
-    /// A replica that enters takes over the fence of another one that told it before.
+    /// A joining replica takes over the fence that another one reported before.
     fn vouched_by_another(&self, life: u16, fence: u64, at_ms: u64, second: Span) -> Option<&'static str> {
         let told = |told: &Life| told.fences.iter().any(|(since_ms, other)| *other == fence && *since_ms <= at_ms);
         let others = (0..).zip(&self.history.lives).filter(|(other, lived)| *other != life && told(lived));
         others.filter_map(|(other, _)| self.enters_anew(other, second)).next()
     }
 
-    /// From the fault until each replica with nothing else to suffer from was ready again.
+    /// From the fault until every replica that is not ill itself was ready again.
     fn settled(&self, trouble: &Trouble) -> Span {
         let mut at_ms = trouble.span.1.saturating_add(NODES_SETTLE_MS);
         loop {
@@ -312,7 +312,7 @@ impl Judge<'_> {
     }
 }
 
-/// Millions of items in the order of their messages, neither compared nor copied.
+/// Millions of items, grouped by message without comparing or copying them.
 struct ByMessage<'a, T> {
     starts: Vec<u32>,
     order: Vec<u32>,
@@ -344,7 +344,7 @@ impl<T: Copy> ByMessage<'_, T> {
     }
 }
 
-/// The longest election time-out of the broker is 9 s: a node that was away may still call an election.
+/// The broker's longest election time-out is 9 s: a node that was away may still call an election.
 pub(crate) const NODES_SETTLE_MS: u64 = 10_000;
 
 const MOST_CONVICTIONS: usize = 5;

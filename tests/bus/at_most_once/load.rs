@@ -14,31 +14,31 @@ use super::fleet::{Fleet, REPLICAS};
 use super::history::{Message, Offer};
 use super::replica::WINDOW_S;
 
-/// The thread that issues and offers.
+/// The thread that issues and offers messages.
 pub(crate) struct Load {
     shared: Arc<Mutex<Shared>>,
-    /// `None` once it was waited for.
+    /// `None` once it was joined.
     thread: Option<JoinHandle<Made>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Shared {
-    /// Issue until there are this many.
+    /// Issue messages until there are this many.
     until: u64,
-    /// Nothing is wrong, nor will be while any of these messages is offered.
+    /// Nothing is wrong, and nothing will be while any of these messages is offered.
     calm: bool,
     stop: bool,
     issued: u64,
-    /// Offers whose time has not come.
+    /// Offers that are not due yet.
     waiting: u64,
 }
 
-/// What was offered, when all is over.
+/// What was offered, once everything is over.
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     pub(crate) messages: Vec<Message>,
     pub(crate) offers: Vec<Offer>,
-    /// Offers that nobody could take: the replica was dead.
+    /// Offers that found nobody: the replica was dead.
     pub(crate) nobody: u64,
 }
 
@@ -66,13 +66,13 @@ impl Load {
         self.shared.lock().unwrap().issued
     }
 
-    /// Whether all was issued and offered as told.
+    /// Whether everything was issued and offered as requested.
     pub(crate) fn is_done(&self) -> bool {
         let shared = self.shared.lock().unwrap();
         shared.issued >= shared.until && shared.waiting == 0
     }
 
-    /// Everything that was made so far.
+    /// Stops, and returns everything that was made so far.
     pub(crate) fn stop(&mut self) -> Made {
         self.shared.lock().unwrap().stop = true;
         self.thread.take().unwrap().join().unwrap()
@@ -81,7 +81,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // The thread holds the fleet, and the fleet the processes.
+        // The thread owns the fleet, and the fleet owns the processes.
         if let (Ok(mut shared), Some(thread)) = (self.shared.lock(), self.thread.take()) {
             shared.stop = true;
             drop(shared);
@@ -95,7 +95,7 @@ struct Driver {
     random: Random,
     fleet: Arc<Mutex<Fleet>>,
     shared: Arc<Mutex<Shared>>,
-    /// By tick: which message goes to which replica.
+    /// For each tick, which message goes to which replica.
     wheel: Vec<Vec<(u32, usize)>>,
     made: Made,
 }
@@ -110,7 +110,7 @@ impl Driver {
                 return self.made;
             }
             let mut issued = self.made.messages.len() as u64;
-            // Thousandths of a message. What could not be issued in time is not made up for.
+            // In thousandths of a message. Messages that could not be issued in time are not issued later.
             budget = (budget + self.rate * TICK_MS).min(self.rate * 10 * TICK_MS);
             let room = self.fleet.lock().unwrap().behind() < CROWDED;
             while room && budget >= 1000 && issued < told.until {
@@ -126,14 +126,14 @@ impl Driver {
                 (shared.issued, shared.waiting) = (issued, waiting);
             }
             tick += 1;
-            // A late thread does its ticks one after the other, so that no offer is left out.
+            // A late thread catches up tick by tick, so that no offer is left out.
             let due = began + Duration::from_millis(TICK_MS * tick as u64);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// A new message, and when it is offered to whom. In calm times that is known to last for as long as messages are
-    /// issued and a little longer, all offers come in that time, and within the message's life.
+    /// Makes a new message, and plans when it is offered to whom. In a calm phase, which lasts while messages are issued and a
+    /// little longer, all offers fall within the phase and within the message's life.
     fn issue(&mut self, tick: usize, calm_for_ms: Option<u64>) {
         let index = u32::try_from(self.made.messages.len()).unwrap();
         let (nonce, iat) = (Nonce::random(), SystemClock.now_s());
@@ -147,12 +147,12 @@ impl Driver {
             self.wheel[slot].push((index, (first + replica) % REPLICAS));
         };
         if self.random.below(2) == 0 {
-            // All at once, three times: replicas race for it.
+            // To all replicas at once, three times: they race for it.
             for after_ms in [0, 300 + self.random.below(life_ms / 2), late(&mut self.random)] {
                 (0..REPLICAS).for_each(|replica| plan(replica, after_ms));
             }
         } else {
-            // One after the other, so that some hear of it only when others may have forgotten.
+            // To one replica after the other, so that some get it only when others may have forgotten it.
             for replica in 0..REPLICAS {
                 let begin_ms = if replica == 0 { 0 } else { self.random.below(life_ms - 2_000) };
                 plan(replica, begin_ms);
@@ -162,7 +162,7 @@ impl Driver {
         }
     }
 
-    /// What is due now; how many offers that were.
+    /// Makes the offers that are due, and returns how many there were.
     fn offer(&mut self, tick: usize) -> u64 {
         let due = std::mem::take(&mut self.wheel[tick % WHEEL]);
         if due.is_empty() {
@@ -205,15 +205,15 @@ fn late(random: &mut Random) -> u64 {
 const TICK_MS: u64 = 10;
 const AFTER_LIFE_MS: u64 = 3_000;
 
-/// Ticks until the latest offer, and some more.
+/// The number of ticks until the latest possible offer, and some more.
 const WHEEL: usize = ((WINDOW_S * 1000 + AFTER_LIFE_MS) / TICK_MS) as usize + 100;
 
-/// Offers that wait in healthy replicas: about two seconds' worth.
+/// The limit for offers that wait in healthy replicas: about two seconds' worth.
 const CROWDED: u64 = 20_000;
 
-/// For how long copies still come when the last message of a calm stretch is issued.
+/// For how long copies are still offered after the last message of a calm phase was issued.
 const CALM_AFTER_MS: u64 = 3_000;
 
-/// How long before the end of its life a message is offered for the last time in calm times: slow machines must not
-/// make it stale.
+/// In calm phases, a message is offered for the last time this long before the end of its life, so that a slow machine does
+/// not make it stale.
 const IN_TIME_MS: u64 = 4_000;

@@ -1,6 +1,6 @@
 //! The replica's side of the fault test: a process that asks a guard, nearly always the shared one, about every offer that
 //! it reads.
-//! Never judges: it tells what the guard said, when, and how the guard stood before and after.
+//! Never judges: it reports what the guard said, when, and the guard's state before and after.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -19,16 +19,16 @@ use tokio::time::{Instant, sleep};
 
 use super::stall::Waits;
 
-/// The longest life of a message: long enough that some copies are still alive when a lost leader has been replaced.
+/// The longest life of a message: long enough for some copies to be alive when a lost leader has been replaced.
 pub(crate) const WINDOW_S: u64 = 20;
 pub(crate) const SKEW_S: u64 = 1;
-/// How long the guard's stream remembers, as the library has it: the window, twice the skew, and a minute.
+/// How long the guard's stream remembers, as in the library: the window, twice the skew, and a minute.
 pub(crate) const MEMORY_S: u64 = WINDOW_S + 2 * SKEW_S + 60;
 
-/// The guard refuses more than 256 checks in flight of one owner. A service has a bound of its own; so has the replica.
+/// The guard refuses more than 256 checks in flight for one owner. A service has its own bound, and so has the replica.
 const IN_FLIGHT: usize = 250;
 
-/// A test's clock: the machine's, and what the test adds to it.
+/// A clock for tests: the machine's, plus an offset that the test sets.
 #[derive(Debug, Default)]
 struct WrongClock(AtomicI64);
 
@@ -38,7 +38,7 @@ impl Clock for WrongClock {
     }
 }
 
-/// What came of one offer.
+/// The outcome of one offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
     Executed,
@@ -50,7 +50,7 @@ pub(crate) enum Said {
     Unavailable(Cause),
 }
 
-/// [`Outage`] in an order, and as one word.
+/// The reasons of [`Outage`], ordered, each as one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     Unreachable,
@@ -61,7 +61,7 @@ pub(crate) enum Cause {
     StreamUnfit,
     Unexpected,
     ClockDiffers,
-    /// Nothing in this test may lead to any other.
+    /// Any other reason, which nothing in this test may cause.
     Other,
 }
 
@@ -112,13 +112,13 @@ impl Said {
     }
 }
 
-/// What the tasks of a replica have in common.
+/// What the tasks of a replica share.
 #[derive(Clone)]
 struct Desk {
     guard: Arc<OnceLock<Box<dyn ReplayGuard>>>,
     /// What is to be written to the test.
     out: Arc<Mutex<String>>,
-    /// One line per execution, written by the time it has happened: a killed replica's executions count, too.
+    /// One line per execution, written while the execution happens: a killed replica's executions count, too.
     ledger: Arc<File>,
 }
 
@@ -128,8 +128,8 @@ impl Desk {
     }
 }
 
-/// Serves until the standard input ends, or somebody kills it.
-/// With a `floor` it has a local guard, and that state file.
+/// Serves until the standard input ends or the process is killed.
+/// With a `floor`, the guard is a local one with that state file.
 pub(crate) fn run(urls: &str, ledger: &Path, floor: Option<&Path>) {
     let floor = floor.map(Path::to_owned);
     let bus = BusConfig { urls: urls.split(',').map(String::from).collect(), ..BusConfig::default() };
@@ -220,7 +220,7 @@ async fn answer(desk: &Desk, message: u64, owner: &Name, nonce: Nonce, iat: u64,
     desk.say(format_args!("@a {message} {} {received_ms} {now_ms} {before} {after}", said.word()));
 }
 
-/// Opens the guard, however long it takes.
+/// Opens the guard, however long that takes.
 async fn open(bus: BusConfig, floor: Option<PathBuf>, desk: Desk, clock: Arc<WrongClock>) {
     let guard: Box<dyn ReplayGuard> = match floor {
         Some(floor) => {
@@ -229,7 +229,7 @@ async fn open(bus: BusConfig, floor: Option<PathBuf>, desk: Desk, clock: Arc<Wro
         }
         None => Box::new(open_shared(bus, &desk, clock).await),
     };
-    // As a service does when it has found nobody beside it whose guard is another one.
+    // As a service does once it has found no replica with another guard.
     guard.serving();
     desk.guard.set(guard).unwrap();
 }
@@ -237,7 +237,7 @@ async fn open(bus: BusConfig, floor: Option<PathBuf>, desk: Desk, clock: Arc<Wro
 async fn open_shared(bus: BusConfig, desk: &Desk, clock: Arc<WrongClock>) -> SharedGuard {
     let mut config = SharedConfig::new(Name::new("test").unwrap(), Name::new("math").unwrap());
     config.window = Window::new(WINDOW_S, SKEW_S).unwrap();
-    // A loaded machine is not what this test is about.
+    // This test is not about loaded machines.
     config.answer_within = Duration::from_secs(1);
     loop {
         match SharedGuard::open(config.clone(), bus.clone(), clock.clone()).await {
@@ -248,8 +248,8 @@ async fn open_shared(bus: BusConfig, desk: &Desk, clock: Arc<WrongClock>) -> Sha
     }
 }
 
-/// Tells whenever the guard changes its mind about its readiness, the reason or its fence, and when the machine forgot this
-/// process.
+/// Reports every change of the guard's readiness, of the reason or of its fence, and every time the machine did not let this
+/// process run.
 async fn watch(desk: Desk) {
     let (mut said_before, mut fence_before) = (None, 0);
     let (mut looked_ms, mut waits) = (SystemClock.now_ms(), Waits::default());
@@ -264,7 +264,7 @@ async fn watch(desk: Desk) {
             if fence != fence_before {
                 desk.say(format_args!("@f {now_ms} {fence}"));
             }
-            // A reason that only counts down is the same one.
+            // A reason that only counts down counts as the same.
             let said = why.as_ref().map(|why| why.replace(|c: char| c.is_ascii_digit(), ""));
             if said_before.as_ref() != Some(&said) {
                 desk.say(format_args!("@r {now_ms} {} {}", u8::from(why.is_none()), why.as_deref().unwrap_or("")));
@@ -275,7 +275,7 @@ async fn watch(desk: Desk) {
     }
 }
 
-/// How many agents send. The test asks nothing of the bounds per agent.
+/// How many agents send. The test does not aim at the bounds per agent.
 const OWNERS: u64 = 8;
 
 const WATCH_MS: u64 = 20;

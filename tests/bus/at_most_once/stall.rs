@@ -1,5 +1,5 @@
-//! When a machine that has other work does not let a process run. Never takes what a fault does for the machine's doing: a
-//! wait during a fault is none.
+//! Finds the times at which a busy machine did not let a process run. Never blames the machine for what a fault did: a wait
+//! during a fault is no stall.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -14,12 +14,12 @@ use tokio::time::sleep;
 
 use super::history::{NODE_STALLED, Span, Trouble, overlap};
 
-/// Waits that were longer than they should be, of the last few seconds.
+/// The overlong waits of the last few seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(VecDeque<Span>);
 
 impl Waits {
-    /// Notes a wait that should take no time. All of them, if together they have become too much.
+    /// Records a wait that should take no time. Returns the span of all of them once they add up to too much.
     pub(crate) fn waited(&mut self, from_ms: u64, to_ms: u64) -> Option<Span> {
         if to_ms.saturating_sub(from_ms) >= LATE_MS {
             self.0.push_back((from_ms, to_ms));
@@ -31,7 +31,7 @@ impl Waits {
     }
 }
 
-/// Adds a span to those before; one that begins at most `gap_ms` after the last is one with it.
+/// Adds a span to earlier ones, joining it with the last if it begins at most `gap_ms` after it.
 pub(crate) fn add(spans: &mut Vec<Span>, (from, to): Span, gap_ms: u64) {
     match spans.last_mut() {
         Some(last) if from <= last.1 + gap_ms => last.1 = to.max(last.1),
@@ -39,7 +39,7 @@ pub(crate) fn add(spans: &mut Vec<Span>, (from, to): Span, gap_ms: u64) {
     }
 }
 
-/// Asks nodes for signs of life all the time, and knows when one was late with it.
+/// Pings nodes all the time, and records when one answered late.
 pub(crate) struct Attendants {
     stalls: Arc<Mutex<Vec<Span>>>,
     tasks: Vec<JoinHandle<()>>,
@@ -52,7 +52,7 @@ impl Attendants {
             let stalls = Arc::clone(&stalls);
             tokio::spawn(async move {
                 loop {
-                    // It ends with the connection: a node that is killed keeps nobody waiting.
+                    // This returns when the connection ends: a killed node causes no wait.
                     let _ = attend(port, &stalls).await;
                     sleep(EVERY).await;
                 }
@@ -62,7 +62,7 @@ impl Attendants {
         Self { stalls, tasks }
     }
 
-    /// The stalls that are nobody's doing, given what was.
+    /// The stalls that no fault explains.
     pub(crate) fn troubles(&self, done: &[Trouble], gap_ms: u64) -> Vec<Trouble> {
         let mut stalls = self.stalls.lock().unwrap().clone();
         stalls.retain(|(from, to)| {
@@ -100,7 +100,7 @@ async fn attend(port: u16, stalls: &Mutex<Vec<Span>>) -> std::io::Result<()> {
         }
         line.clear();
         if let Some(stall) = waits.waited(asked_ms, SystemClock.now_ms()) {
-            // Of several nodes: those of one come in order, which is put right at the end.
+            // The stalls of several nodes are mixed: only those of one node are in order. They are sorted at the end.
             stalls.lock().unwrap().push(stall);
         }
     }
@@ -108,14 +108,14 @@ async fn attend(port: u16, stalls: &Mutex<Vec<Span>>) -> std::io::Result<()> {
 
 const EVERY: Duration = Duration::from_millis(20);
 
-/// For how long a guard may go without a look at its stream. A look is half a dozen questions one after the other, which begin
+/// How long a guard may go without checking its stream. A check is half a dozen requests in sequence, which begin
 /// 0.75 s after the last one, so that many short waits cost as much as a long one.
 const WITHIN_MS: u64 = 2_500;
 
-/// A process that did not run for so much of that was as good as paused, whoever did it.
+/// A process that did not run for this much of that time was as good as paused, whatever the cause.
 const STALL_MS: u64 = 500;
 
-/// Shorter waits are every machine's.
+/// Shorter waits occur on every machine.
 const LATE_MS: u64 = 50;
 
 #[test]

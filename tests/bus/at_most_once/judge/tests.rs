@@ -1,4 +1,4 @@
-//! What the judge must convict, and what it must let pass. A judge that finds a reason for everything proves nothing.
+//! What the judge must convict, and what it must accept. A judge that finds a reason for everything proves nothing.
 
 use sealwire::auth::Nonce;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const T: u64 = 1_790_000_000;
 const T_MS: u64 = T * 1000;
-/// As a guard tells it.
+/// As a guard reports it.
 const FENCE: u32 = 1_790_000_000 - 100;
 
 /// Three replicas that are ready, and one message, offered to the first at `T` and to the second a second later.
@@ -100,7 +100,7 @@ fn stale_needs_the_end_of_the_life_or_a_fence_that_has_a_reason() {
 
 #[test]
 fn a_copy_that_is_under_way_at_the_same_replica_explains_a_replay_and_nothing_else_does() {
-    // Executed by the first replica from `T` + 10 on; the second one has two copies a moment before.
+    // Executed by the first replica from `T` + 10 on; the second one gets two copies a moment before.
     let early = |life: u16, first_ends_ms: u64| {
         let mut history = calm();
         for (at, ends) in [(8, 8), (8, first_ends_ms)] {
@@ -244,7 +244,7 @@ fn a_lost_memory_that_did_not_move_the_fence_is_convicted() {
     assert!(!guilty(&history));
 }
 
-/// A replica that starts counts from its start, or takes over what another one told; anything else needs a fault.
+/// A starting replica's fence is at its own start, or was reported by another replica; any other value needs a fault.
 #[test]
 fn a_fence_at_the_start_is_the_replicas_own_or_one_that_another_told() {
     let begun = |fence_s: u64, at_ms: u64| {
