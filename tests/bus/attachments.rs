@@ -1,5 +1,5 @@
-//! Arguments larger than a message, over a real nats-server: whole or not at all, within their bounds, and whole again after the
-//! broker was gone (SPEC.md §25.6).
+//! Arguments larger than a message, over a real nats-server: complete or not at all, within their bounds, and complete even
+//! if the broker was gone in between (SPEC.md §25.6).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -91,7 +91,7 @@ fn request(client: &Client) -> RequestBuilder {
     client.request("site").deadline(Duration::from_secs(100))
 }
 
-/// Bytes that differ from each other for different `seed`s.
+/// Bytes that are different for different `seed`s.
 fn bytes(seed: u8, length: usize) -> Bytes {
     let mut state = u64::from(seed) + 1;
     let next = || {
@@ -105,7 +105,7 @@ fn reference(bytes: &[u8], size: usize) -> Value {
     json!({ "sha256": URL_SAFE_NO_PAD.encode(Sha256::digest(bytes)), "size": size, "type": "text/plain" })
 }
 
-/// The part that a question asks for, or as much of it as there is.
+/// The part that a question asks for, or as much of it as exists.
 fn part(bytes: &[u8], question: &Request) -> Vec<u8> {
     assert_eq!(question.method, "rpc.attachment");
     let question: Value = serde_json::from_str(question.params.as_ref().unwrap().raw().get()).unwrap();
@@ -144,7 +144,7 @@ async fn an_argument_of_5_mib_comes_whole() {
     println!("5 MiB in {:?}", began.elapsed());
     assert_eq!(stored, json!({ "size": 5 << 20, "sha256": attached.sha256() }));
 
-    // From a file, and two in one call; one of them has nothing in it.
+    // From a file, and two in one call; one of them is empty.
     let path = stage.site.path("large");
     std::fs::write(&path, &large).unwrap();
     let file = Attachment::file("text/plain", &path).await.unwrap();
@@ -161,7 +161,7 @@ async fn an_argument_of_5_mib_comes_whole() {
     assert_eq!(within(SOON, lengths.next()).await.unwrap().unwrap(), 7);
     drop(lengths);
 
-    // A call that is stopped has the service's word.
+    // A call that is stopped ends with the service's confirmation.
     let (stop, stopped) = oneshot::channel::<()>();
     let held = request(&client).attach(&file).cancel_on(async { drop(stopped.await) });
     let held = held.call::<Value>("site/hold", json!({ "document": file }));
@@ -173,14 +173,14 @@ async fn an_argument_of_5_mib_comes_whole() {
     let (ended, ()) = within(4 * SOON, async { tokio::join!(held, stopping) }).await;
     assert_eq!(remote(ended).0, -32016);
 
-    // Nobody could ask for it.
+    // A notification cannot be asked for its attachment.
     let refused = request(&client).attach(&file).notify("site/store", json!({ "document": file })).await;
     assert!(matches!(refused, Err(ClientError::Invalid(InvalidRequest::Attachments))), "{refused:?}");
     assert!(Attachment::file("text/plain", Path::new("/")).await.is_err(), "a folder");
     stage.served.stop().await.unwrap();
 }
 
-/// SPEC.md §25.6: the method gets all of it as announced, or nothing.
+/// SPEC.md §25.6: the method gets the attachment exactly as announced, or nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_what_was_announced_is_not_handed_on() {
     type Given = fn(&[u8], &Request) -> Value;
@@ -195,7 +195,7 @@ async fn what_is_not_what_was_announced_is_not_handed_on() {
             part[0] ^= 1;
             URL_SAFE_NO_PAD.encode(part).into()
         }),
-        // It is longer and shorter than announced.
+        // The attachment is longer, then shorter, than announced.
         ("another digest", 299_999, |good, question| URL_SAFE_NO_PAD.encode(part(good, question)).into()),
         ("another size", 300_001, |good, question| URL_SAFE_NO_PAD.encode(part(good, question)).into()),
         ("another size", 300_000, |good, question| {
@@ -232,14 +232,14 @@ async fn what_is_not_what_was_announced_is_not_handed_on() {
     assert_eq!(remote(changed).1, "Invalid params: the attachment is not what was announced: another digest");
     assert_eq!(stage.handed(), 0);
 
-    // Whoever takes no frames cannot be asked.
+    // A caller that takes no frames cannot be asked.
     let answer = stage.site.caller("ann").await.call("site/store", &announced.to_string(), SOON).await;
     let Answer::Signed(text) = answer else { panic!("{answer:?}") };
     assert!(text.contains("-32602") && text.contains("takes no frames"), "{text}");
     stage.served.stop().await.unwrap();
 }
 
-/// As `call` does with attachments, for callers that answer questions by themselves.
+/// Like `call` with attachments, for callers that answer questions themselves.
 trait InFrames {
     async fn call_in_frames(self, params: &Value) -> Result<Value, ClientError>;
 }
@@ -250,7 +250,7 @@ impl InFrames for RequestBuilder {
     }
 }
 
-/// SPEC.md §25.6: size, type and digest are decided about before a byte is asked for.
+/// SPEC.md §25.6: size, type and digest are judged before the service asks for a byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_asked_for_that_policy_or_bounds_forbid() {
     let (good, known) = (bytes(1, 1_000), bytes(2, 1_000));
@@ -278,9 +278,9 @@ async fn nothing_is_asked_for_that_policy_or_bounds_forbid() {
         (reference(&good, 5_001), -32002),
         (html, -32002),
         (reference(&known, 1_000), -32002),
-        // The service's own bound.
+        // The service's own limit.
         (reference(&good, 4_001), -32602),
-        // Another form of the same, of which the policy knows nothing.
+        // Another notation for the same, which the policy does not know.
         (json!([reference(&good, 0)["sha256"], 1_000, "text/plain"]), -32602),
     ] {
         let (told, text) = remote(call(document.clone()).await);
@@ -292,10 +292,10 @@ async fn nothing_is_asked_for_that_policy_or_bounds_forbid() {
     stage.served.stop().await.unwrap();
 }
 
-/// SPEC.md §25.6: room is taken before the first question, shared by agent, and given back when the caller goes.
+/// SPEC.md §25.6: room is taken before the first question, shared among agents, and given back when the caller goes away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_calls_of_one_agent_leave_room_for_others() {
-    // One question each: who waits for room is refused after half a minute, however busy the machine is.
+    // One question each: a call that waits for room is refused after half a minute, however busy the machine is.
     const EACH: usize = 64 << 10;
     let stage = Stage::open("", AttachmentLimits { each: EACH, in_all: 4 * EACH }).await;
     let (ann, bob) = (stage.client("ann").await, stage.client("bob").await);
@@ -314,14 +314,14 @@ async fn many_calls_of_one_agent_leave_room_for_others() {
     let count = || asked.lock().unwrap().len();
     let calls: Vec<_> = (0..4).map(begin).collect();
     eventually("half of the room is taken", || count() == 2).await;
-    // What bob's takes is given back when its method lets go of it.
+    // The room for bob's attachments is given back when the method drops them.
     for seed in 10..13 {
         let attached = Attachment::bytes("text/plain", bytes(seed, EACH));
         let call = request(&bob).attach(&attached).call::<Value>("site/store", json!({ "document": attached }));
         assert_eq!(within(4 * SOON, call).await.unwrap()["size"], EACH);
     }
     assert_eq!(count(), 2, "the others wait for room");
-    // Two callers go away, and so the next ones get it.
+    // Two callers go away, and so the next two get room.
     let first = asked.lock().unwrap().clone();
     for seed in first {
         calls[usize::from(seed)].abort();
@@ -333,7 +333,7 @@ async fn many_calls_of_one_agent_leave_room_for_others() {
     stage.served.stop().await.unwrap();
 }
 
-/// SPEC.md §25.6: whoever never answers has room until the deadline, and no longer.
+/// SPEC.md §25.6: a caller that never answers holds its room until the deadline, and no longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_never_given_ends_with_the_deadline() {
     let stage = Stage::open("", AttachmentLimits { each: 1 << 20, in_all: 2 << 20 }).await;
@@ -343,14 +343,14 @@ async fn what_is_never_given_ends_with_the_deadline() {
     let silent = silent.on_ask(|_| std::future::pending::<Result<Value, RpcError>>());
     let ended = silent.call_in_frames(&json!({ "document": reference(&good, 1 << 20) })).await;
     assert_eq!(remote(ended).0, -32003);
-    // All the room there is.
+    // Needs all the room there is.
     let attached = Attachment::bytes("text/plain", good);
     let call = request(&client).attach(&attached).call::<Value>("site/store", json!({ "document": attached }));
     assert_eq!(within(4 * SOON, call).await.unwrap()["size"], 1 << 20);
     stage.served.stop().await.unwrap();
 }
 
-/// SPEC.md §25.6: answers that were lost with a node of the broker are asked for once more.
+/// SPEC.md §25.6: the service asks again for answers that were lost with a node of the broker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attachment_comes_whole_when_the_broker_was_gone() {
     let mut stage = Stage::open("", AttachmentLimits::default()).await;
@@ -366,7 +366,7 @@ async fn an_attachment_comes_whole_when_the_broker_was_gone() {
             let answer = URL_SAFE_NO_PAD.encode(part(&good, &question));
             let (reached, mut is_gone) = (Arc::clone(&reached), is_gone.clone());
             async move {
-                // From the tenth on, no answer leaves before the broker is dead, and one is lost for certain.
+                // From the tenth on, no answer leaves before the broker is dead, so one is lost for certain.
                 if number >= 10 {
                     reached.notify_one();
                     drop(is_gone.wait_for(|gone| *gone).await);

@@ -1,4 +1,4 @@
-//! The client against a real nats-server, with a service behind it, with nobody behind it, and with liars in between.
+//! The client against a real nats-server, with a service behind it, with nobody behind it, and with forgers in between.
 
 mod answers;
 mod broker;
@@ -24,7 +24,7 @@ use sealwire_testkit::desk::Desk;
 use sealwire_testkit::{NatsServer, SOON, publish, within};
 use tokio::task::AbortHandle;
 
-/// A server, a service `desk` behind it, and agents that may call it.
+/// A server, a service `desk` behind it, and agents that may call that service.
 struct Stage {
     server: NatsServer,
     desk: Desk,
@@ -85,7 +85,7 @@ impl Stage {
         .await
     }
 
-    /// Has `answer` deal with every message to the service.
+    /// Lets `answer` deal with every message to the service.
     async fn answer_with<F, A>(&self, user: Option<(&str, &str)>, answer: F) -> Serving
     where
         F: Fn(async_nats::Client, Message) -> A + Send + 'static,
@@ -146,7 +146,7 @@ impl Drop for Serving {
     }
 }
 
-/// What comes back from the server shows that it has all earlier subscriptions.
+/// A message that comes back from the server proves that the server has all earlier subscriptions.
 async fn fence(bus: &async_nats::Client) {
     let mut fence = within(SOON, bus.subscribe("_INBOX.fence.1")).await.unwrap();
     within(SOON, bus.publish("_INBOX.fence.1", "".into())).await.unwrap();

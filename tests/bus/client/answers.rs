@@ -1,4 +1,4 @@
-//! What arrives in place of an answer: unsigned, forged, altered, late, misdirected. None of it is ever a result.
+//! What can arrive in place of an answer: unsigned, forged, altered, late or misdirected. None of it is ever a result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use sealwire_testkit::{SOON, publish, within};
 const LIE: &str = r#"{"jsonrpc":"2.0","result":666,"id":1}"#;
 const SIGNATURE: &str = "Authentication-Info";
 
-/// Has the service's answer go through `change` before it is sent; whatever else is in `lies` is sent before.
+/// Passes the service's answer to `lie`, and sends what that returns instead.
 async fn with_liar<F>(stage: &Stage, lie: F) -> super::Serving
 where
     F: Fn(&Message, &HeaderMap, &[u8]) -> Vec<(String, HeaderMap, Vec<u8>)> + Send + Sync + 'static,
@@ -99,7 +99,7 @@ async fn forged_answers_are_never_results() {
     for agent in ["ann", "eve"] {
         for (what, lie, reason) in cases {
             let stage = Stage::open().await;
-            // First the lie alone: it is reported as what it is, but only when the time is over.
+            // First the lie alone: it is reported for what it is, but only at the deadline.
             let serving = with_liar(&stage, lie).await;
             let client = stage.client(agent).await;
             let call = client.request("desk").deadline(Duration::from_millis(300)).call::<i64>("desk/add", (1, 2));
@@ -125,7 +125,7 @@ async fn forged_answers_are_never_results() {
 #[tokio::test]
 async fn answer_to_another_call_is_no_answer() {
     let stage = Stage::open().await;
-    // Every answer goes to the first caller's reply subject as well, and then to the second's.
+    // Every answer also goes to the first caller's reply subject, and then to the second's.
     let first = Arc::new(std::sync::Mutex::new(None::<(HeaderMap, Vec<u8>)>));
     let _serving = with_liar(&stage, move |m, h, p| {
         let mut first = first.lock().unwrap();
@@ -271,7 +271,7 @@ async fn one_signed_answer_corrects_a_clock_that_is_off_by_up_to_the_window() {
             let client = client_at(stage, NOW.saturating_add_signed(off)).await;
             let call =
                 |ms| client.request("desk").deadline(Duration::from_millis(ms)).call::<i64>("desk/add", (off, 1));
-            // Within the skew, or behind by less than a message lives and is waited for, it is a result already.
+            // Within the skew, or behind by less than the life of a message and its deadline, the first call already succeeds.
             let first = within(SOON, call(900)).await;
             match first {
                 Ok(_) => assert!((0..=5).contains(&off), "{off}"),
@@ -303,15 +303,15 @@ async fn a_clock_that_is_off_by_more_than_the_window_is_told_and_not_believed() 
             assert_eq!((error.kind(), error.remote().unwrap().code()), (ErrorKind::Clock, -32011));
             assert!(error.is_outcome_unknown());
         }
-        // Somebody is there, whatever time it is.
+        // The service is found, whatever the time.
         within(SOON, client.wait_for("desk", Duration::from_secs(3))).await.unwrap();
     }
-    // A token lives no longer: by such a clock it is over before anything is sent.
+    // No token lives that long: by this clock, it has expired before anything is sent.
     let error =
         within(SOON, client_at(&stage, NOW + 9_999).await.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Token, "{error:?}");
     assert!(error.to_string().contains("or check this machine's clock"), "{error}");
-    // What expired longer ago than clocks differ gets no signature, and a hint is worth a suggestion.
+    // If the message expired longer ago than clocks may differ, nothing is signed, and the client can only suggest a cause.
     let client = client_at(&stage, NOW - 200).await;
     for _ in 0..2 {
         let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
@@ -332,7 +332,7 @@ async fn idempotent_call_signs_again_by_the_service_s_clock() {
     }
 }
 
-/// A clock that ran on, or was set right, after something was learned.
+/// A clock that was set right, or wrong again, after its offset was learned.
 #[tokio::test]
 async fn a_clock_that_is_set_right_is_learned_again() {
     let stage = Stage::open().await;

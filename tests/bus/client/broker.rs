@@ -1,4 +1,4 @@
-//! What the broker forbids, loses or hands over broken: told as what it is, at once, and survived.
+//! What the broker forbids, loses or damages: reported for what it is, at once, and survived.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,14 +44,14 @@ async fn forbidden_subject_is_told_at_once_and_by_name() {
     let stage = Stage::open_on(NatsServer::start_with(USERS).await);
     let _serving = stage.serve_as(Some(("svc", "s"))).await;
     let client = client_as(&stage, "ann", "a").await;
-    // After the deadline it would be another error.
+    // After the deadline, the error would be another.
     let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
     assert!(
         matches!(&error, ClientError::Forbidden { subject, sent: false } if subject == "rpc.v1.desk.ann"),
         "{error:?}"
     );
     assert!(!error.is_outcome_unknown());
-    // All calls on that subject, and only those: the method's own subject is permitted.
+    // All calls on that subject fail, and only those: the method's own subject is permitted.
     let forbidden = (0..50).map(|_| client.call::<u64>("desk", "desk/count", ()));
     let permitted = (0..50).map(|n| client.request("desk").on_method_subject().call::<i64>("desk/add", (n, 1)));
     let both = futures_util::future::join(
@@ -61,7 +61,7 @@ async fn forbidden_subject_is_told_at_once_and_by_name() {
     let (forbidden, permitted) = within(SOON, both).await;
     assert!(forbidden.into_iter().all(|error| error.unwrap_err().kind() == ErrorKind::Forbidden));
     assert!(permitted.into_iter().all(|sum| sum.is_ok()));
-    // A subject that is permitted and on which nobody listens is something else.
+    // A permitted subject without a listener is another error.
     let error = within(SOON, client.call::<u64>("other", "desk/count", ())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoResponders, "{error}");
     assert_eq!(client.stats().pending, 0);
@@ -72,7 +72,7 @@ async fn forbidden_inbox_is_told_at_once() {
     let stage = Stage::open_on(NatsServer::start_with(USERS).await);
     let _serving = stage.serve_as(Some(("svc", "s"))).await;
     let client = client_as(&stage, "deaf", "d").await;
-    // The first one may be sent before the broker says so.
+    // The first call may be sent before the broker refuses the inbox.
     for may_be_sent in [true, false] {
         let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
         let ClientError::InboxForbidden { subject, sent } = &error else { panic!("{error:?}") };
@@ -131,8 +131,8 @@ async fn nothing_that_was_given_up_while_disconnected_is_sent_later() {
     }
     let note = client.request("desk").deadline(Duration::from_millis(100)).notify("desk/count", ());
     assert_eq!(within(SOON, note).await.unwrap_err().kind(), ErrorKind::Disconnected);
-    // One more waits long enough to see the broker again. If it is sent before the service listens, only `seen` below
-    // hears it, and it is called again.
+    // Another call waits long enough to see the broker again. If it is sent before the service listens, only `seen` below
+    // hears it, and it is repeated.
     let patient = tokio::spawn({
         let client = client.clone();
         async move {
@@ -180,7 +180,7 @@ async fn call_under_way_when_the_connection_is_lost_says_so() {
         assert!(error.kind() == ErrorKind::ConnectionLost && error.is_outcome_unknown(), "{error:?}");
         errors.push(error);
     }
-    // The idempotent one was waiting to be sent again: that nothing was is true of its last attempt only.
+    // The idempotent call was waiting to be sent again. Only its last attempt was certainly not sent.
     let [ClientError::ConnectionLost, ClientError::Repeated { last, .. }] = &errors[..] else { panic!("{errors:?}") };
     assert_eq!(last.kind(), ErrorKind::Disconnected);
     assert_eq!(client.stats().pending, 0);
@@ -192,7 +192,7 @@ async fn paused_broker_holds_no_call_beyond_its_deadline() {
     let client = stage.client("ann").await;
     let _serving = stage.serve().await;
     stage.server.pause().await;
-    // More than fits the library's queue together with large payloads.
+    // With large payloads, more than fits into the library's queue.
     let calls = (0..3000).map(|_| {
         let call = client.request("desk").deadline(Duration::from_millis(1_500));
         async move { call.call::<()>("desk/add", ("x".repeat(10_000), 1)).await }
@@ -205,8 +205,8 @@ async fn paused_broker_holds_no_call_beyond_its_deadline() {
     stage.server.resume().await;
 }
 
-/// Whoever sees one reply subject knows the inbox. Every kind of poison on the reply subjects of calls that wait for their
-/// answers, ten thousand a second: each call gets its answer.
+/// An attacker who sees one reply subject knows the inbox. It sends every kind of poison to the reply subjects of waiting
+/// calls, ten thousand a second: each call gets its answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poison_in_the_inbox_at_ten_thousand_a_second_fails_no_call() {
     let stage = Stage::open().await;
@@ -276,7 +276,7 @@ async fn dropped_client_leaves_no_task_behind() {
             }
         }
         drop(client);
-        // The method that sleeps is the service's, and ends with its deadline.
+        // The sleeping method belongs to the service, and ends at its deadline.
         let left = if end == "dropped while it waits" { before + 1 } else { before };
         eventually(end, || tasks() <= left).await;
     }

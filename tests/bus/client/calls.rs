@@ -1,4 +1,4 @@
-//! What a client can ask for, and what comes back when everybody is honest.
+//! What a client can ask for, and what it gets when everybody is honest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ async fn errors_of_method_and_policy_are_the_service_s_own() {
     }
     let error = within(SOON, client.call::<()>("desk", "desk/fail", ())).await.unwrap_err();
     assert_eq!(error.remote().unwrap().data().unwrap().get(), "[1]");
-    // The result is there, and is something else than was asked for.
+    // There is a result, but not of the requested type.
     let error = within(SOON, client.call::<String>("desk", "desk/add", (1, 2))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Decode, "{error}");
 }
@@ -67,7 +67,7 @@ async fn thousand_calls_at_once_each_get_their_own_answer() {
     });
     let sums = within(Duration::from_secs(60), join_all(calls)).await;
     for sum in sums {
-        // The desk takes 64 messages of one agent at a time, unless it is quick; the others are told so.
+        // The quota of the stage has room for all of them, so none may fail.
         match sum {
             Ok((n, sum)) => assert_eq!(sum, n + n),
             Err(error) => panic!("{error}"),
@@ -106,7 +106,7 @@ async fn notification_is_executed_and_not_waited_for() {
     within(SOON, client.notify("desk", "desk/count", ())).await.unwrap();
     within(SOON, client.request("desk").on_method_subject().notify("desk/count", ())).await.unwrap();
     eventually("both are executed", || stage.executed() == 2).await;
-    // One that is denied is silent as well.
+    // A denied notification is silent as well.
     within(SOON, client.notify("desk", "vault/open", ())).await.unwrap();
     assert_eq!(client.stats().pending, 0);
 }
@@ -136,7 +136,7 @@ async fn entries_of_a_batch_fail_alone() {
     }
 }
 
-/// SPEC.md §9: the first attempt ran, nobody heard of it, and the policy changed before the second.
+/// SPEC.md §9: the first attempt ran, but its answer was lost, and the policy changed before the second attempt.
 #[tokio::test]
 async fn an_entry_that_ran_is_not_said_to_be_denied_by_a_repetition() {
     let stage = Stage::open().await;
@@ -282,7 +282,7 @@ async fn deadline_ends_the_wait_and_is_told_to_the_service() {
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     assert!(error.is_outcome_unknown());
     let waited = started.elapsed();
-    // The client's own deadline would be over later.
+    // The client's own deadline would come later.
     assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(9), "{waited:?}");
     assert_eq!(client.stats().pending, 0);
 }
@@ -297,13 +297,13 @@ async fn unanswered_and_cancelled_calls_leave_nothing_behind() {
         async move { client.request("desk").deadline(Duration::from_secs(2)).call::<u64>("desk/count", ()).await }
     });
     let errors = within(Duration::from_secs(60), join_all(unanswered)).await;
-    // Some had a place and got no answer, the others got no place in time.
+    // Some calls had a place but got no answer; the others got no place in time.
     for error in errors {
         let kind = error.unwrap_err().kind();
         assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Busy), "{kind:?}");
     }
     assert_eq!(client.stats().pending, 0);
-    // One after the other, so that all of them are sent.
+    // One thousand after the other, so that all of them are sent.
     for _ in 0..10 {
         let thousand =
             (0..1000).map(|_| client.request("desk").deadline(Duration::from_millis(50)).call::<u64>("a", ()));
@@ -349,7 +349,7 @@ async fn closed_client_ends_its_calls_and_takes_no_more() {
 async fn nobody_listening_is_told_at_once() {
     let stage = Stage::open().await;
     let client = stage.client("ann").await;
-    // After the deadline it would be another error.
+    // After the deadline, the error would be another.
     let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoResponders, "{error}");
     assert!(error.is_outcome_unknown() && error.to_string().contains("rpc.v1.desk.ann"), "{error}");
@@ -398,7 +398,7 @@ async fn requests_on_behalf_of_others_are_made_and_controlled_with_their_tokens(
     }
     let found = within(SOON, client.request("site").tokens(&tokens("zoe", "ann")).discover()).await.unwrap();
     assert_eq!(found.methods.iter().map(|method| method.name.as_str()).collect::<Vec<_>>(), ["site/wait", "site/who"]);
-    // Without them it is the agent's own, which these rules are not for; and another's is of no use to it.
+    // Without the tokens, the agent's own is used, which these rules do not cover; another agent's token does not help.
     let own = within(SOON, client.call::<Value>("site", "site/who", ())).await.unwrap_err();
     assert_eq!(own.remote().unwrap().code(), -32002);
     assert!(within(SOON, client.discover("site")).await.unwrap().methods.is_empty());
@@ -406,7 +406,7 @@ async fn requests_on_behalf_of_others_are_made_and_controlled_with_their_tokens(
     assert_eq!(within(SOON, foreign).await.unwrap_err().kind(), ErrorKind::Hint);
     let none = client.request("site").tokens(&client.tokens(StaticToken::new("none"))).call::<Value>("site/who", ());
     assert_eq!(within(SOON, none).await.unwrap_err().kind(), ErrorKind::Token);
-    // The service takes control of a call from nobody but its caller.
+    // The service accepts control of a call only from its caller.
     let waiting = client.request("site").tokens(&tokens("zoe", "ann")).stream::<Value>("site/wait", ());
     within(SOON, begun.notified()).await;
     assert!(within(SOON, waiting.cancel()).await);

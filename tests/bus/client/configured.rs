@@ -1,4 +1,4 @@
-//! Bounds that an operator has set in the configuration file, as callers meet them.
+//! Limits that an operator has set in the configuration file, as callers meet them.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn bounds_of_streams_are_those_of_the_configuration() {
         assert_eq!(within(SOON, items.next()).await.unwrap().unwrap(), 1);
         open.push(items);
     }
-    // An agent has as many as it may, and then the replica has.
+    // First the agent's limit is reached, then the replica's.
     for client in [&ann, &bob] {
         let error = within(SOON, client.stream::<u64>("site", "site/endless", ()).finish::<()>()).await.unwrap_err();
         assert_eq!(error.remote().map(RpcError::code), Some(code::QUOTA_EXCEEDED), "{error}");
@@ -49,7 +49,7 @@ async fn bounds_of_streams_are_those_of_the_configuration() {
     let text = async |n: usize| {
         loop {
             let text = bob.stream::<()>("site", "site/text", (n,)).finish::<String>().await;
-            // A place is given back right after the last frame.
+            // A place is given back only after the last frame was sent.
             match text {
                 Err(error) if code_of(&error) == Some(code::QUOTA_EXCEEDED) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,4 +1,4 @@
-//! What an observer of requests is told, and what it never is.
+//! What an observer of requests is told, and what it is never told.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use sealwire_testkit::site::{Site, agent_key};
 use sealwire_testkit::{NatsServer, SOON, within};
 use serde_json::Value;
 
-/// Writes all of it down.
+/// Records everything that it is told.
 #[derive(Debug, Default, Clone)]
 struct Notes(Arc<Mutex<Vec<String>>>);
 
@@ -56,7 +56,7 @@ impl Drop for Note {
 }
 
 impl Notes {
-    /// The only one since the last.
+    /// Exactly this was recorded since the last check.
     #[track_caller]
     fn is(&self, text: &str) {
         assert_eq!(*std::mem::take(&mut *self.0.lock().unwrap()), [text]);
@@ -105,7 +105,7 @@ async fn an_observer_is_told_once_what_each_message_comes_to() {
     within(SOON, stream.next()).await.unwrap().unwrap();
     drop(stream);
     notes.is("site site/three stream 1 dropped");
-    // What cannot be sent is told, too.
+    // A request that cannot be sent is reported, too.
     let error = within(SOON, request().window(0).stream::<u32>("site/three", ()).finish::<Value>()).await.unwrap_err();
     assert!(matches!(error, ClientError::Invalid(_)), "{error}");
     notes.is("site site/three stream 0 Failed(Invalid)");

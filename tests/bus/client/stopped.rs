@@ -1,4 +1,4 @@
-//! Calls and batches that their program stops: what the service says of it, and what is told where it says nothing.
+//! Calls and batches that the program stops: what the service says about them, and what the error is if it says nothing.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::eventually;
 use super::streams::{Stage, connect};
 
-/// A signal, and how to give it.
+/// A signal, and the means to give it.
 fn signal() -> (oneshot::Sender<()>, impl Future<Output = ()> + Send + 'static) {
     let (give, given) = oneshot::channel();
     (give, async move { drop(given.await) })
@@ -35,13 +35,13 @@ async fn a_call_that_is_stopped_ends_with_the_word_of_the_service() {
     assert_eq!(error.remote().map(RpcError::code), Some(code::CANCELLED), "{error}");
     assert_eq!(ended(), 1, "the method has ended by then");
 
-    // A signal that never comes is of no account, and one that comes too late neither.
+    // A signal that never comes has no effect, nor has one that comes too late.
     let (stop, stopped) = signal();
     let call = request().cancel_on(stopped).call::<u64>("site/wait", (1,));
     assert_eq!(within(SOON, call).await.unwrap(), 1);
     drop(stop);
 
-    // All entries of a batch.
+    // All entries of a batch are cancelled.
     let (stop, stopped) = signal();
     let mut batch = request().cancel_on(stopped).batch();
     let calls = [batch.call("site/wait", (400_000,)), batch.call("site/wait", (400_000,))];
@@ -59,7 +59,7 @@ async fn a_call_that_is_stopped_ends_with_the_word_of_the_service() {
     eventually("both have ended", || ended() == 4).await;
 }
 
-/// SPEC.md §25.4: its end may be another than `-32016`, and what comes before that is not lost.
+/// SPEC.md §25.4: the end need not be `-32016`, and the frames before it are not lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_being_cancelled_goes_on_to_the_end_that_the_service_gives_it() {
     let stage = Stage::open().await;
@@ -83,7 +83,7 @@ async fn a_stream_that_is_being_cancelled_goes_on_to_the_end_that_the_service_gi
     assert_eq!(error.remote().map(RpcError::code), Some(code::CANCELLED), "{error}");
     eventually("the method has ended", || stage.done.dropped.load(Ordering::SeqCst) == 1).await;
 
-    // One that was faster has its result.
+    // A method that finished first gives its result.
     let stream = request().stream::<u64>("site/wait", (1,));
     eventually("it has finished", || stage.has_finished()).await;
     let cancelling = stream.cancelling();
@@ -123,7 +123,7 @@ async fn a_call_that_is_stopped_says_when_nothing_is_known_of_it() {
     let mut server = NatsServer::start().await;
     let site = Site::new(&server.url());
     let client = connect(&site, &server, "ann").await;
-    // Somebody takes the call, and answers nothing.
+    // A stand-in takes the call, and never answers.
     let bus = server.client().await;
     let mut requests = bus.subscribe("rpc.v1.site.ann").await.unwrap();
     let control = bus.subscribe("rpc.v1-ctl.site.ann.all.*").await.unwrap();

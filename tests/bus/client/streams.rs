@@ -20,21 +20,21 @@ use tokio::sync::Notify;
 
 use super::eventually;
 
-/// What the methods have done.
+/// What the methods have done so far.
 #[derive(Default)]
 pub(super) struct Done {
     /// Items that were asked for.
     made: AtomicU64,
     started: AtomicBool,
-    /// Runs of `site/wait` that were begun.
+    /// Runs of `site/wait` that have begun.
     pub(super) runs: AtomicU64,
-    /// Methods that have ended in any way.
+    /// Methods that have ended, in whatever way.
     pub(super) dropped: AtomicU64,
     cancelled: AtomicBool,
     finished: AtomicBool,
 }
 
-/// Says that the method was cancelled, unless it has finished.
+/// Notes on drop that the method was cancelled, unless it has finished.
 struct Running(Arc<Done>);
 
 impl Running {
@@ -71,7 +71,7 @@ fn numbers(done: Arc<Done>, count: Count) -> impl Stream<Item = Result<u64, RpcE
             Ok(number)
         }
     });
-    // One frame each, so that the window is about items.
+    // One frame per item, so that the window counts items.
     made.then(|item| async move {
         tokio::task::yield_now().await;
         item
@@ -112,7 +112,7 @@ fn methods(done: Arc<Done>) -> Router<Arc<Done>> {
 
 pub(super) struct Stage {
     pub(super) server: NatsServer,
-    /// The folder that the service looks at.
+    /// The folder with the service's files.
     site: Site,
     served: Served,
     pub(super) done: Arc<Done>,
@@ -155,7 +155,7 @@ async fn next<T>(items: &mut (impl Stream<Item = Result<T, ClientError>> + Unpin
     within(SOON, items.next()).await.map(|item| item.unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Unlike a result that is none.
+/// Unlike a result of the wrong type.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_item_that_is_none_says_nothing_of_what_the_call_comes_to() {
     let stage = Stage::open().await;
@@ -185,12 +185,12 @@ async fn items_come_in_order_and_then_the_result() {
     within(SOON, items.finish::<()>()).await.unwrap();
     let stats = stage.client.stats();
     assert!(stats.frames_taken > 10 && stats.frames_refused == 0, "{stats:?}");
-    // Whoever does not take the items gets the result all the same, and a method that sends nothing gives its own.
+    // A caller that does not take the items gets the result all the same; a method that sends no items gives its own result.
     within(SOON, stage.count(&json!({ "to": 500 })).finish::<()>()).await.unwrap();
     let mut quick = stage.client.stream::<u64>("site", "site/add", (1, 2));
     assert_eq!(next(&mut quick).await, None);
     assert_eq!(within(SOON, quick.finish::<i64>()).await.unwrap(), 3);
-    // An error is the last thing that comes, once.
+    // An error comes last, and once.
     let mut refused = stage.client.stream::<u64>("site", "site/none", ());
     let error = within(SOON, refused.next()).await.unwrap().unwrap_err();
     assert_eq!(error.remote().map(RpcError::code), Some(code::METHOD_NOT_FOUND), "{error}");
@@ -199,7 +199,7 @@ async fn items_come_in_order_and_then_the_result() {
     assert_eq!((stage.client.stats().streams, stage.client.stats().pending), (0, 0));
 }
 
-/// SPEC.md §25.5: the window reaches the method, so nothing piles up between it and a slow reader.
+/// SPEC.md §25.5: the window also slows down the method, so nothing piles up between it and a slow reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_slows_the_method_down() {
     let stage = Stage::open().await;
@@ -210,7 +210,7 @@ async fn a_slow_reader_slows_the_method_down() {
         assert_eq!(next(&mut items).await, Some(taken));
         tokio::time::sleep(Duration::from_millis(60)).await;
         let made = stage.done.made.load(Ordering::SeqCst);
-        // The window, what an acknowledgement may be late by, and what waits to be sent, 50 items at most.
+        // The window, the items by which an acknowledgement may be late, and those that wait to be sent, 50 at most.
         assert!(made <= taken + 4 + 2 + 51, "{made} made, {taken} taken");
     }
     for taken in 21..=200 {
@@ -230,14 +230,14 @@ async fn what_nobody_waits_for_is_cancelled_at_the_service() {
     eventually("the method is cancelled", || stage.has(|done| &done.cancelled)).await;
     assert_eq!(stage.client.stats().streams, 0);
 
-    // One that is cancelled, and the service says so.
+    // One that is cancelled, and the service confirms it.
     let stage = Stage::open().await;
     let items = stage.count(&json!({ "to": 100_000, "pause_ms": 5 }));
     eventually("it runs", || stage.has(|done| &done.started)).await;
     assert!(within(SOON, items.cancel()).await);
     assert!(stage.has(|done| &done.cancelled));
 
-    // A plain call whose future is dropped; and before anything could have been executed, right after it was sent.
+    // A plain call whose future is dropped while the method runs.
     let stage = Stage::open().await;
     let call = stage.client.call::<u64>("site", "site/wait", (200_000,));
     let started = async { eventually("it runs", || stage.has(|done| &done.started)).await };
@@ -247,7 +247,7 @@ async fn what_nobody_waits_for_is_cancelled_at_the_service() {
     eventually("the method is cancelled", || stage.has(|done| &done.cancelled)).await;
     println!("cancelled after {:?}", at.elapsed());
 
-    // But not one that is to go on.
+    // But not a detached call.
     let stage = Stage::open().await;
     let call = stage.client.request("site").detached().call::<u64>("site/wait", (300,));
     let started = async { eventually("it runs", || stage.has(|done| &done.started)).await };
@@ -260,14 +260,14 @@ async fn what_nobody_waits_for_is_cancelled_at_the_service() {
     let call = tokio::spawn(async move { client.call::<u64>("site", "site/wait", (200_000,)).await });
     eventually("it runs", || stage.has(|done| &done.started)).await;
     within(SOON, stage.client.close()).await;
-    // The service may say that it is cancelled before the connection is gone.
+    // The service may confirm the cancellation before the connection is gone.
     match within(SOON, call).await.unwrap().unwrap_err() {
         ClientError::Remote(error) => assert_eq!(error.code(), code::CANCELLED),
         error => assert_eq!(error.kind(), ErrorKind::Closed),
     }
     eventually("the method is cancelled", || stage.has(|done| &done.cancelled)).await;
 
-    // And when its last clone goes with the stream.
+    // And when the last clone of the client goes away with the stream.
     let stage = Stage::open().await;
     let mut items = stage.count(&json!({ "to": 100_000, "pause_ms": 5 }));
     assert_eq!(next(&mut items).await, Some(1));
@@ -278,7 +278,7 @@ async fn what_nobody_waits_for_is_cancelled_at_the_service() {
     drop((served, server));
 }
 
-/// SPEC.md §25.4: a hint and a 503 are signed by nobody, so the method may be at work.
+/// SPEC.md §25.4: hints and 503 are not signed, so the method may be running.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ended_without_a_signature_is_cancelled_at_the_service() {
     let overloaded = r#"{"jsonrpc":"2.0","error":{"code":-32014,"message":"overloaded"},"id":null}"#;
@@ -290,7 +290,7 @@ async fn what_ended_without_a_signature_is_cancelled_at_the_service() {
         let mut requests = bus.subscribe("rpc.v1.site.>").await.unwrap();
         settle(&bus).await;
         let mut mallory = RawConnection::connect(&stage.server.url(), None).await;
-        // Whoever is not quicker than the first frame has no effect.
+        // A hint that comes after the first frame has no effect.
         let ended = async {
             for round in 0..20 {
                 let request = stage.client.request("site").deadline(Duration::from_secs(500));
@@ -312,7 +312,7 @@ async fn what_ended_without_a_signature_is_cancelled_at_the_service() {
     }
 }
 
-/// SPEC.md §25.4: of two runs of a call that may be repeated, nobody takes the first one's frames.
+/// SPEC.md §25.4: if an idempotent call runs twice, nobody takes the frames of the first run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_again_is_cancelled_where_it_was_sent_before() {
     let overloaded = r#"{"jsonrpc":"2.0","error":{"code":-32014,"message":"overloaded"},"id":null}"#;
@@ -328,7 +328,7 @@ async fn what_is_sent_again_is_cancelled_where_it_was_sent_before() {
         let reply = within(SOON, requests.next()).await.unwrap().reply.unwrap();
         eventually("it runs", || stage.done.runs.load(Ordering::SeqCst) > before).await;
         mallory.publish(&reply, None, overloaded.as_bytes()).await;
-        // Whoever is not quicker than the first frame has no effect.
+        // A hint that comes after the first frame has no effect.
         let Ok(Some(_again)) = tokio::time::timeout(Duration::from_secs(5), requests.next()).await else { continue };
         eventually("the second one runs", || stage.done.runs.load(Ordering::SeqCst) == before + 2).await;
         eventually("the first one is cancelled", || stage.done.dropped.load(Ordering::SeqCst) == before + 1).await;
@@ -337,10 +337,10 @@ async fn what_is_sent_again_is_cancelled_where_it_was_sent_before() {
     panic!("too late each time");
 }
 
-/// SPEC.md §25.4: nobody confirms an answer to a question, so it is sent again where it may be lost.
+/// SPEC.md §25.4: an answer to a question is not confirmed, so it is sent again if it may have been lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_lost_with_the_connection_is_sent_again() {
-    // Given to a broker that does nothing with it, and made while there is none.
+    // Given to a broker that does not forward it, or made while there is no broker.
     for is_paused in [true, false] {
         let mut stage = Stage::open().await;
         let (asked, go, made) = <(Arc<Notify>, Arc<Notify>, Arc<Notify>)>::default();
@@ -365,7 +365,7 @@ async fn an_answer_that_is_lost_with_the_connection_is_sent_again() {
         }
         go.notify_one();
         within(SOON, made.notified()).await;
-        // Time to hand it to the broker. Without that the test is an easier one.
+        // Time for the client to hand it to the broker; without that, the test would be easier.
         tokio::time::sleep(Duration::from_millis(300)).await;
         stage.server.restart().await;
         let result = within(Duration::from_secs(90), result).await.unwrap();
@@ -373,7 +373,7 @@ async fn an_answer_that_is_lost_with_the_connection_is_sent_again() {
     }
 }
 
-/// SPEC.md §25.5: what was lost while the broker was away is asked for and comes once more.
+/// SPEC.md §25.5: the client asks again for what was lost while the broker was away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_goes_on_after_its_broker_was_killed() {
     let mut stage = Stage::open().await;
@@ -396,7 +396,7 @@ async fn a_stream_goes_on_after_its_broker_was_killed() {
     assert!(stage.client.stats().disconnects >= 3);
 }
 
-/// SPEC.md §25.4: nobody says that the replica is gone.
+/// SPEC.md §25.4: nobody reports that the replica is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_whose_replica_dies_is_lost_after_twenty_seconds() {
     let stage = Stage::open().await;
@@ -417,7 +417,7 @@ async fn a_stream_whose_replica_dies_is_lost_after_twenty_seconds() {
     assert!(items.next().await.is_none());
 }
 
-/// SPEC.md §25.4: whoever may publish in the inbox can change nothing about a stream.
+/// SPEC.md §25.4: whoever may publish to the inbox can change nothing about a stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_foreign_and_repeated_frames_are_counted_and_never_taken() {
     let stage = Stage::open().await;
@@ -431,7 +431,7 @@ async fn forged_foreign_and_repeated_frames_are_counted_and_never_taken() {
     let mut items = stage.count(&json!({ "to": 300, "pause_ms": 3 }));
     let mut sent = 0;
     let mut reply = None;
-    // What mallory sends is heard as well.
+    // Frames that mallory sends are heard here as well.
     let block = |message: &async_nats::Message| {
         let value = message.headers.as_ref()?.get("Authentication-Info")?.as_str().to_owned();
         Some(format!("NATS/1.0\r\nAuthentication-Info: {value}\r\n\r\n").into_bytes())
@@ -446,7 +446,7 @@ async fn forged_foreign_and_repeated_frames_are_counted_and_never_taken() {
             {
                 reply = Some(message.subject.to_string());
                 let subject = message.subject.as_str();
-                // Changed, repeated, unsigned, of another call, and somebody who says that nobody listens.
+                // Changed, repeated, unsigned, from another call, and a forged report that nobody listens.
                 let seven = br#"{"jsonrpc":"2.0","result":7,"id":1}"#;
                 mallory.hpub_raw(subject, None, &block, seven).await;
                 mallory.hpub_raw(subject, None, &block, &message.payload).await;
@@ -503,7 +503,7 @@ async fn notifications_and_questions_come_in_their_order_and_are_answered_by_a_h
     assert_eq!(within(SOON, parts.finish::<String>()).await.unwrap(), "blue");
     let wanted = [r#"job/began {"by":"ann"}"#, r#"? job/colour ["which?"]"#, "job/ends -"];
     assert_eq!(*told.lock().unwrap(), wanted);
-    // Nobody who did not mean to is asked anything, and a handler may refuse or panic.
+    // A caller without a handler is asked nothing, and a handler may refuse or panic.
     let refused = request.clone().stream::<String>("site/job", ()).finish::<String>();
     assert_eq!(within(SOON, refused).await.unwrap(), "refused -32601");
     let failing = request.clone().on_ask(|_| async { Err::<(), _>(RpcError::application(7, "no")) });
@@ -514,7 +514,7 @@ async fn notifications_and_questions_come_in_their_order_and_are_answered_by_a_h
     assert_eq!(within(SOON, failed).await.unwrap(), "refused -32603");
 }
 
-/// SPEC.md §25.2: a lease that is renewed lasts, and one that nobody holds does not.
+/// SPEC.md §25.2: a lease lasts while it is renewed, and ends when nobody holds the subscription.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriptions_outlive_their_lease_while_somebody_holds_them() {
     #[derive(serde::Deserialize)]
@@ -533,7 +533,7 @@ async fn subscriptions_outlive_their_lease_while_somebody_holds_them() {
     assert!(!stage.has(|done| &done.cancelled) && ticks.missed() == 0);
     assert!(within(SOON, ticks.cancel()).await);
     assert!(stage.has(|done| &done.cancelled));
-    // The service says when it stops.
+    // When the service stops, it says so.
     let mut ticks = stage.client.subscribe::<Tick>("site", "site/ticks", json!({ "to": 1_000_000, "pause_ms": 100 }));
     assert_eq!(next(&mut ticks).await.map(|tick| tick.at), Some(1));
     let stopping = tokio::spawn(stage.served.stop());
@@ -575,8 +575,7 @@ async fn a_stream_that_is_silent_outlives_its_token() {
     assert_eq!(within(Duration::from_secs(30), result).await.unwrap(), 14_000, "eleven seconds is its token's end");
 }
 
-/// SPEC.md §25.4.
-/// SPEC.md §9.
+/// SPEC.md §25.4, SPEC.md §9.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
     for is_stream in [false, true] {
@@ -598,14 +597,14 @@ async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
     }
 }
 
-/// SPEC.md §14, SPEC.md §25: what was ended while it ran is not said to be unexecuted.
+/// SPEC.md §14, SPEC.md §25: a call that was ended while it ran is not reported as unexecuted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_revoked_or_denied_while_it_runs_has_run_in_part() {
     for code in [code::UNAUTHENTICATED, code::PERMISSION_DENIED] {
         let stage = Stage::open().await;
         let mut items = stage.count(&json!({ "to": 100_000, "pause_ms": 5 }));
         assert_eq!(next(&mut items).await, Some(1));
-        // No frame tells of this one.
+        // This call has sent no frame yet.
         let silent = stage.client.request("site").stream::<()>("site/wait", (60_000,));
         eventually("both run", || stage.done.runs.load(Ordering::SeqCst) == 1).await;
         if code == code::UNAUTHENTICATED {
@@ -624,7 +623,7 @@ async fn what_is_revoked_or_denied_while_it_runs_has_run_in_part() {
             assert_eq!(error.remote().map(RpcError::code), Some(code), "{error}");
             assert!(error.is_outcome_unknown(), "{error}");
         }
-        // Before it runs it is another matter.
+        // A call that is denied before it runs was not executed.
         if code == code::PERMISSION_DENIED {
             let denied = within(SOON, stage.client.call::<u64>("site", "site/wait", (1,))).await.unwrap_err();
             assert_eq!(denied.remote().map(RpcError::code), Some(code));
@@ -641,7 +640,7 @@ authorization { users = [
 ] }
 "#;
 
-/// SPEC.md §19: the service runs it all the same.
+/// SPEC.md §19: the service runs the call all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_whose_control_is_forbidden_has_run_in_part() {
     let server = NatsServer::start_with(NO_CONTROL).await;
@@ -676,7 +675,7 @@ async fn open_streams_are_bounded_and_options_checked() {
         (client.request("site").window(0), ErrorKind::Invalid),
         (client.request("site").window(1025), ErrorKind::Invalid),
         (client.request("no name").window(1), ErrorKind::Invalid),
-        // Enough for the token, on a busy machine too.
+        // Enough for checking the token, also on a busy machine.
         (client.request("site").deadline(Duration::from_secs(2)), ErrorKind::Disconnected),
     ] {
         let error = within(SOON, request.stream::<()>("site/add", ()).finish::<()>()).await.unwrap_err();

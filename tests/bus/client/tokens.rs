@@ -1,4 +1,4 @@
-//! Credentials from files, and tokens that are renewed while calls go on.
+//! Credentials from files, and tokens that are renewed while calls continue.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -64,13 +64,13 @@ async fn token_file_is_read_again_when_it_changes() {
     write_secret(&path, &token(&stage, 100), true).unwrap();
     let client = connect(&stage, without_token(&stage).token_file(&path)).await;
     assert_eq!(count(&client).await, Ok(1));
-    // The old token lapses; a new one is there, with the same length perhaps.
+    // The old token expires; there is a new one, possibly of the same length.
     stage.desk.clock.set_ms((NOW + 200) * 1000);
     assert_eq!(count(&client).await, Err(ErrorKind::Token), "the file was read again, and held the old one");
     tokio::time::sleep(Duration::from_millis(1_050)).await;
     write_secret(&path, &token(&stage, 100), true).unwrap();
     assert_eq!(count(&client).await, Ok(2));
-    // A file that is damaged or gone does no harm while the token in use lasts.
+    // A damaged or missing file does no harm while the token in use lasts.
     for damage in [Some("nonsense"), None] {
         match damage {
             Some(text) => write_secret(&path, text, true).unwrap(),
@@ -167,7 +167,7 @@ async fn token_command_that_fails_says_why_and_shows_nothing_it_printed() {
     assert!(error.to_string().contains("`token_command` names a program"), "{error}");
 }
 
-/// Counts how often it is asked, and gives what it has.
+/// Counts how often it is asked, and returns the token that it has.
 #[derive(Debug)]
 struct Counting(Arc<AtomicU64>, String);
 
