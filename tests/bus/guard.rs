@@ -1,4 +1,4 @@
-//! The replay guards: one process, replicas on a real nats-server. A model of them is `crates/guard-model`.
+//! The replay guards: in one process, and shared by replicas on a real nats-server. A model of them is `crates/guard-model`.
 
 mod cluster;
 mod local;

@@ -1,5 +1,5 @@
-//! Calls with an idempotency key over a real nats-server (SPEC.md §6): a replica that dies while it runs one, and callers that take
-//! frames.
+//! Calls with an idempotency key over a real nats-server (SPEC.md §6): a replica that dies while it runs one, and callers that
+//! take frames.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use super::streams::memory::{CONFIG, Process};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The methods that ran, in their order.
+/// The methods that ran, in order.
 type Runs = Arc<Mutex<Vec<String>>>;
 
-/// With methods that go on for ever, or not.
+/// Methods that never return, or that do.
 fn methods(runs: &Runs, for_ever: bool) -> Router<Runs> {
     let pay = move |ctx: Ctx<Runs>, (amount,): (u64,)| async move {
         ctx.state().lock().unwrap().push(ctx.method().to_owned());
@@ -50,7 +50,7 @@ async fn connect(site: &Site, server: &NatsServer) -> Client {
     within(SOON, client.connect()).await.unwrap()
 }
 
-/// A replica whose methods go on for ever: says how many have begun. Not a test of its own.
+/// A replica whose methods never return: prints how many runs have begun. Not a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the test below as a process"]
 async fn replica() {
@@ -62,7 +62,7 @@ async fn replica() {
     let served = Served::spawn(service, config.nats.clone(), options);
     ready(&served).await;
     println!("\nready");
-    // Ends with whoever started it, or by his hand.
+    // Ends when the test that started it ends or kills it.
     let told = tokio::task::spawn_blocking(|| std::io::stdin().lines().map_while(Result::ok).count());
     while !told.is_finished() {
         println!("\nrunning {}.", runs.lock().unwrap().len());
@@ -76,14 +76,14 @@ async fn ready(served: &Served) {
     drop(within(3 * SOON, state.wait_for(|state| *state == State::Ready)).await.unwrap());
 }
 
-/// What is said of a call that is not run: the member `idempotency`.
+/// The reason why a call is not run: the member `idempotency`.
 fn conflict(error: &ClientError) -> Option<String> {
     let error = error.remote().filter(|error| error.code() == -32017)?;
     let data: Value = serde_json::from_str(error.data()?.get()).unwrap();
     data["idempotency"].as_str().map(str::to_owned)
 }
 
-/// SPEC.md §6: said so, and not run again unless declared.
+/// SPEC.md §6: the caller is told, and the call runs again only if it was declared so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_replica_died_is_not_run_again_unless_declared_so() {
     let server = NatsServer::start().await;
@@ -104,7 +104,7 @@ async fn a_call_whose_replica_died_is_not_run_again_unless_declared_so() {
         let error = within(SOON, call).await.unwrap().unwrap_err();
         assert!(error.is_outcome_unknown(), "{error:?}");
     }
-    // The claim says that it runs, until some time after its deadline: the other replica cannot know better.
+    // The claim says that the call runs, until some time after its deadline: the other replica cannot know better.
     let began = Instant::now();
     let settled = async |method| {
         loop {
@@ -124,7 +124,7 @@ async fn a_call_whose_replica_died_is_not_run_again_unless_declared_so() {
     second.stop().await.unwrap();
 }
 
-/// SPEC.md §6, SPEC.md §25.1: what was sent on the way is no part of the outcome.
+/// SPEC.md §6, SPEC.md §25.1: items sent on the way are not part of the outcome.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keyed_call_with_a_window_runs_once_and_ends_with_the_stored_outcome() {
     let server = NatsServer::start().await;
@@ -136,12 +136,12 @@ async fn a_keyed_call_with_a_window_runs_once_and_ends_with_the_stored_outcome()
         let request = client.request("site").idempotency_key("k");
         request.on_notification(move |_| *notes.lock().unwrap() += 1).stream::<()>("site/slowly", (400,))
     };
-    // Above the limit of answers, so that it comes in pieces both times; the first opens its stream before.
+    // Above the limit of answers, so that it comes in pieces each time; the first call opens its stream earlier.
     for _ in 0..3 {
         let result = within(SOON, slowly().finish::<String>()).await;
         assert_eq!(result.unwrap_or_else(|error| panic!("{error}")).len(), 300_000);
     }
-    // While it runs, a repetition with a window hears so, too.
+    // While it runs, a repetition with a window is told so, too.
     let other = || client.request("site").idempotency_key("other").stream::<()>("site/slowly", (6_000,));
     let running = tokio::spawn(other().finish::<String>());
     within(SOON, async {

@@ -1,5 +1,5 @@
-//! Keys that are fetched from identity providers, and tokens as these write them: real messages to a real service, HTTPS to
-//! a server of this machine that can be slow, dead or wrong.
+//! Keys fetched from identity providers, and tokens as these providers write them: real messages to a real service, and HTTPS
+//! to a local server that can be slow, dead or wrong.
 
 mod fetching;
 mod pages;

@@ -1,5 +1,5 @@
 //! The second implementation, in Python, against this one: both must agree on every byte.
-//! Never passes in silence where Python is missing: it says so, and under CI it fails.
+//! Never passes silently where Python is missing: it says so, and fails under CI.
 
 mod streams;
 
@@ -158,7 +158,7 @@ struct Add {
     b: f64,
 }
 
-/// The system's clock, and a while ago before the guard is open: its fence is then past, and no test waits for it.
+/// The system's clock, but behind until the guard is open: the guard's fence has then passed, and no test waits for it.
 #[derive(Debug)]
 struct OpenedLongAgo(AtomicBool);
 
@@ -168,7 +168,7 @@ impl Clock for OpenedLongAgo {
     }
 }
 
-/// What any service that has `math/add` must do for an agent who may call it, and may call nothing under `admin/`.
+/// What any service with `math/add` must do for an agent that may call it, but nothing under `admin/`.
 async fn well_behaved_calls_are_answered(client: &mut PythonClient) {
     for (params, sum) in [("[1, 2]", json!(3)), (r#"{"a": -2.5, "b": 1}"#, json!(-1.5))] {
         for subject in [&[][..], &["--method-subject"]] {
@@ -202,7 +202,7 @@ async fn well_behaved_calls_are_answered(client: &mut PythonClient) {
     assert_eq!(of(Value::Null)["error"]["code"], -32600);
 }
 
-/// SPEC.md §18.1: the document names what may be called, and what it says of it is so.
+/// SPEC.md §18.1: the document lists the methods that the agent may call, and describes them truthfully.
 async fn its_methods_are_found(client: &mut PythonClient) {
     let got = client.run(&["call", "math", "rpc.discover"]).await;
     let document = &got.said["result"];
@@ -219,10 +219,10 @@ async fn its_methods_are_found(client: &mut PythonClient) {
     assert_eq!(got.said["result"]["methods"], json!([]), "{got:?}");
 }
 
-/// A verified answer corrects the client's clock, for this service, by W at most; a hint does not (§8).
+/// A verified answer corrects the client's clock, for this service, by at most W; a hint does not (§8).
 async fn a_clock_that_is_wrong_is_corrected(client: &mut PythonClient) {
     let call = ["call", "math", "math/add", "[1, 2]"];
-    // Behind by less than W, a message is in time and its deadline is not.
+    // If the clock is behind by less than W, a message is in time but its deadline is not.
     for (ahead, code) in [("-29", -32003), ("29", -32011), ("-12", -32011), ("12", -32011)] {
         let ahead = ["--clock-ahead-s", ahead];
         let hint = client.run(&[&ahead[..], &["--wrong-key"], &call].concat()).await;
@@ -242,7 +242,7 @@ async fn a_clock_that_is_wrong_is_corrected(client: &mut PythonClient) {
     assert_eq!(client.run(&call).await.code, 0);
 }
 
-/// What any service must refuse, and how.
+/// What any service must refuse, and with which answer.
 async fn misbehaviour_is_refused(client: &mut PythonClient) {
     let call = ["call", "math", "math/add", "[1, 2]"];
     for misbehaviour in [
@@ -272,14 +272,14 @@ async fn misbehaviour_is_refused(client: &mut PythonClient) {
         assert_eq!((got.code, &got.said["code"]), (21, &json!(code)), "{misbehaviour:?}: {got:?}");
         assert_eq!((&got.said["signed"], &got.said["id"]), (&json!(true), &Value::Null), "{misbehaviour:?}: {got:?}");
     }
-    // With a good proof, but with answers asked for where the agent may not read: silence.
+    // With a good proof, but with a reply subject where the agent may not read: silence.
     for reply in ["$JS.API.INFO", "_INBOX.other.1", "rpc.v1.math.other"] {
         let got = client.run(&[&["--timeout-ms", "300", "--reply-to", reply], &call[..]].concat()).await;
         assert_eq!((got.code, &got.said["outcome"]), (20, &json!("timeout")), "{reply}: {got:?}");
     }
 }
 
-/// A client process that takes one command after the other.
+/// A client process that executes one command after the other.
 struct PythonClient {
     credentials: PathBuf,
     stdin: ChildStdin,
@@ -289,7 +289,7 @@ struct PythonClient {
 
 #[derive(Debug)]
 struct Got {
-    /// What it would have exited with.
+    /// The exit code that a process of its own would have had.
     code: i64,
     /// Its one line of JSON.
     said: Value,
@@ -308,7 +308,7 @@ impl PythonClient {
         let command = [&["--creds", self.credentials.to_str().unwrap()], arguments].concat();
         let line = json!(command).to_string() + "\n";
         within(SOON, self.stdin.write_all(line.as_bytes())).await.unwrap();
-        // A command may have to outlive a broker, which takes 8 s on a machine with nothing else to do.
+        // A command may have to outlive a broker's restart, which takes 8 s on an idle machine.
         let said = within(4 * SOON, self.stdout.next_line()).await.unwrap();
         let said: Value =
             serde_json::from_str(&said.unwrap_or_else(|| panic!("{arguments:?}: the client ended"))).unwrap();

@@ -1,4 +1,4 @@
-//! Services, clients and whole set-ups on a real nats-server.
+//! Services, clients and complete set-ups on a real nats-server.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! The connection of our own against a real nats-server: log-in, TLS, limits, loss, hand-over, and whatever peers send.
+//! Our own NATS connection against a real nats-server: log-in, TLS, limits, loss, handover, and whatever peers send.
 
 mod login;
 mod loss;
@@ -11,12 +11,12 @@ use sealwire::BusConfig;
 use sealwire::nats::{Connection, Event, Handler, Message, OpenError, Options, Session, Subject};
 use sealwire_testkit::{SOON, within};
 
-/// Keeps everything that it is told.
+/// Records everything that the connection reports.
 #[derive(Default)]
 struct Heard {
     messages: Mutex<Vec<Message>>,
     events: Mutex<Vec<Event>>,
-    /// Each message takes this long, in the connection's own task.
+    /// How long each message takes, in the connection's own task.
     slow: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Policies exchanged under load: a service on a real nats-server whose folder changes, file by file, while it is called.
+//! Policies replaced under load: a service on a real nats-server whose folder changes, file by file, while it is called.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use sealwire_testkit::{NatsServer, SOON, within};
 
 const ROUNDS: usize = 8;
 const CALLERS: usize = 4;
-/// More than are run at once, so that the last entries of a batch start when the first have ended.
+/// More than run at the same time, so that the last entries of a batch start when the first have ended.
 const ENTRIES: usize = 16;
 const ENTRY_MS: u64 = 60;
 
-/// Each entry of a message tells the revision and the rule that it ran under.
+/// Each entry of a batch returns the revision and the rule that it ran under.
 fn methods() -> Router<()> {
     Router::new(()).method("site/seen", |ctx: Ctx, (ms,): (u64,)| async move {
         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -25,7 +25,7 @@ fn methods() -> Router<()> {
     })
 }
 
-/// A message of many entries: the revision and rule that all of them saw.
+/// Sends a batch of many entries, and returns the revision and the rule that all of them saw.
 async fn seen(caller: &Caller) -> (String, String) {
     let entry = |id| format!(r#"{{"jsonrpc":"2.0","method":"site/seen","params":[{ENTRY_MS}],"id":{id}}}"#);
     let batch: Vec<String> = (0..ENTRIES).map(entry).collect();
@@ -47,7 +47,7 @@ async fn reload_under_load_fails_no_message_and_shows_none_two_revisions() {
     let site = Site::new(&server.url());
     let policies = site.path("policies");
     std::fs::remove_file(policies.join("policy.toml")).unwrap();
-    // Neither file is good without the other of the same round: half a change would be refused, or deny everything.
+    // Neither file is good without the other of the same round: half a change is refused, or denies everything.
     let grant = |round: usize| write(&policies.join("grant.toml"), &format!("[agent.ann]\nroles = [\"r{round}\"]\n"));
     let rules =
         |round: usize| write(&policies.join("rules.toml"), &format!("[role.r{round}]\nallow = [\"site/seen\"]\n"));
@@ -76,7 +76,7 @@ async fn reload_under_load_fails_no_message_and_shows_none_two_revisions() {
         } else {
             rules(round)
         }
-        // Long enough, now and then, for half the change to be read and refused, and for a file that is none.
+        // Sometimes long enough for half the change to be read and refused, and for a broken file.
         tokio::time::sleep(Duration::from_millis([0, 700, 150][round % 3])).await;
         if round % 4 == 0 {
             write(&policies.join("rules.toml"), "[role.r");

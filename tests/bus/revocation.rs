@@ -1,4 +1,4 @@
-//! How long a revocation takes to hold, from the moment its file is saved, with the service as it ships.
+//! How long a revocation takes to apply, from the moment its file is saved, with the service as shipped.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use sealwire_testkit::site::{Answer, Caller, Served, Site, methods, sum, write};
 
 const ROUNDS: usize = 5;
 
-/// Calls again and again, with a `pause`, until the answer is `wanted`; how long it took from `since`.
+/// Calls again and again, with a `pause`, until the answer is `wanted`. Returns how long that took since `since`.
 async fn until(caller: &Caller, wanted: impl Fn(&Answer) -> bool, pause: Duration, since: Instant) -> Duration {
     loop {
         if wanted(&caller.add().await) {
@@ -18,8 +18,8 @@ async fn until(caller: &Caller, wanted: impl Fn(&Answer) -> bool, pause: Duratio
     }
 }
 
-/// A subject in the denylist, then the key out of the ring, five times each. Bounded generously: two looks at the file, half
-/// a second apart, and a busy machine.
+/// A subject in the denylist, then the key removed from the key ring, five times each. The bound is generous: two checks of
+/// the file, half a second apart, and a busy machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_saved_revocation_holds_within_seconds() {
     let server = NatsServer::start().await;
@@ -34,7 +34,7 @@ async fn a_saved_revocation_holds_within_seconds() {
     let served = Served::spawn(service, config.nats.clone(), options);
     served.ready().await;
     let (ann, bob) = (site.caller("ann").await, site.caller("bob").await);
-    // While calls are refused, seldom: beyond a rate of hints there is silence.
+    // Less often while calls are refused: above the rate of hints there is silence.
     let (often, seldom) = (Duration::from_millis(5), Duration::from_millis(200));
     until(&ann, |answer| *answer == sum(), seldom, Instant::now()).await;
 

@@ -106,7 +106,7 @@ async fn calls_are_answered_and_discovery_lists_the_service() {
 /// SPEC.md §15.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answer_that_the_broker_has_no_room_for_becomes_an_error() {
-    // The limit of answers is 192 KiB, the broker's of messages with their headers 64 KiB.
+    // The limit of answers is 192 KiB, the broker's limit for messages with headers 64 KiB.
     let server = NatsServer::start_with("max_payload: 65536").await;
     let site = Site::new(&server.url());
     let router =
@@ -146,12 +146,12 @@ async fn nothing_is_published_outside_the_inboxes() {
     let mut answers = Vec::new();
     while let Ok(Some(message)) = tokio::time::timeout(Duration::from_millis(300), heard.next()).await {
         let subject = message.subject.to_string();
-        // Calls, questions, and what the replica tells itself.
+        // Calls, questions on `$SRV`, and the messages between replicas.
         if !["rpc.v1.site.", "$SRV", "_SVC.site.replica."].iter().any(|own| subject.starts_with(own)) {
             answers.push((subject, String::from_utf8_lossy(&message.payload).into_owned()));
         }
     }
-    // Discovery answers below the inbox prefix, where its users have their inboxes; calls only below the caller's own.
+    // Discovery answers anywhere below the inbox prefix, where its users have their inboxes; calls only below the caller's own.
     let stray: Vec<_> = answers.iter().filter(|(subject, _)| !subject.starts_with("_INBOX.")).collect();
     assert!(stray.is_empty(), "{stray:?}");
     let rpc: Vec<_> = answers.iter().filter(|(_, text)| text.contains("jsonrpc")).collect();
@@ -159,8 +159,8 @@ async fn nothing_is_published_outside_the_inboxes() {
     served.stop().await.unwrap();
 }
 
-/// Ten thousand a second, of every kind, from somebody without a key. Other agents' calls do not notice, and the sender's
-/// are counted.
+/// Ten thousand a second, of every kind, from somebody without a key. Calls of other agents do not suffer, and the sender's
+/// messages are counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poison_headers_at_ten_thousand_a_second_fail_no_call_of_another_agent() {
     const TIME: Duration = Duration::from_secs(3);
@@ -182,7 +182,7 @@ async fn poison_headers_at_ten_thousand_a_second_fail_no_call_of_another_agent()
             })
         })
         .collect();
-    // As a process of its own would: what it costs to send is not the service's.
+    // On a thread of its own, like a separate process: the service does not pay for the sending.
     let url = server.url();
     let flood = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -224,7 +224,7 @@ async fn a_second_replica_with_a_local_guard_is_refused() {
     );
     assert!(error.to_string().contains("stop the other one first"), "{error}");
 
-    // A draining one still answers on the bus, until its last message is done.
+    // A draining replica is still on the bus, until its last message is done.
     let caller = site.caller("ann").await;
     let slow = {
         let caller = caller.clone();
@@ -284,14 +284,14 @@ async fn a_full_queue_answers_a_hint_instead_of_silence() {
         }
     }
     assert_eq!(counts[0] + counts[1], 40, "nobody waits for nothing");
-    // One agent alone may use half of the queue, and half of the places of work.
+    // A single agent may use half of the queue, and half of the concurrent calls.
     assert!(counts[0] >= 4 && counts[1] >= 20, "{counts:?}");
     assert_eq!(served.running.health().shed.load(Ordering::Relaxed), counts[1]);
     assert_eq!(caller.add().await, sum());
     served.stop().await.unwrap();
 }
 
-/// Else four agents with their 256 calls each would stop a service for everybody.
+/// Otherwise four agents with 256 calls each would block a service for everybody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_calls_of_some_agents_leave_places_for_the_others() {
     let server = NatsServer::start().await;
@@ -313,7 +313,7 @@ async fn slow_calls_of_some_agents_leave_places_for_the_others() {
     let mut calls = Vec::new();
     for name in slow {
         let caller = site.caller(name).await;
-        // Twice as many as there are places, of each of them.
+        // Twice as many as there are places, from each agent.
         for _ in 0..64 {
             let caller = caller.clone();
             calls.push(tokio::spawn(async move { caller.call("site/hold", "[]", 3 * SOON).await }));
@@ -325,7 +325,7 @@ async fn slow_calls_of_some_agents_leave_places_for_the_others() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // None of the slow calls ends before all of these have.
+    // No slow call ends before all of these have ended.
     for _ in 0..20 {
         assert_eq!(ann.add().await, sum());
     }
@@ -342,14 +342,14 @@ async fn slow_calls_of_some_agents_leave_places_for_the_others() {
     served.stop().await.unwrap();
 }
 
-/// The guard has a bound on agents: who is beyond it would be refused whenever all others are busy.
+/// The guard has a limit on agents: any beyond it would be refused whenever all others are busy.
 #[tokio::test]
 async fn a_ring_of_more_agents_than_the_guard_has_room_for_is_refused() {
     let site = Site::new("nats://127.0.0.1:1");
     site.write_config("agents = 1\n");
     let error = site.config().check().unwrap_err();
     assert!(error.to_string().contains("2 agents") && error.to_string().contains("`agents` in `[replay]`"), "{error}");
-    // As many as a ring may have keys, in the usual room: each has its reserve.
+    // Up to as many agents as a key ring may have keys, in the default room: each has its reserve.
     for more in ["agents = 2\n", "agents = 100000\n", "agents = 100000\ntotal = 100000\n"] {
         site.write_config(more);
         site.config().check().unwrap();
@@ -413,7 +413,7 @@ async fn policies_keys_and_token_keys_are_read_again_and_bad_ones_refused() {
     served.stop().await.unwrap();
 }
 
-/// The key ring of `site`, in which ann's key is revoked, open to others as a careless editor leaves it.
+/// The key ring of `site` with ann's key revoked, with this mode: a careless editor leaves it open to others.
 fn revoke_ann(site: &Site, mode: u32) {
     use std::os::unix::fs::PermissionsExt as _;
     let mut ring: Value = serde_json::from_str(&std::fs::read_to_string(site.path("ring.json")).unwrap()).unwrap();
@@ -422,7 +422,7 @@ fn revoke_ann(site: &Site, mode: u32) {
     std::fs::set_permissions(site.path("ring.json"), std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// What the service says of files that it refuses, as monitoring sees it.
+/// What the service reports about the files that it refuses, as monitoring sees it.
 async fn refused_reloads(client: &async_nats::Client) -> Value {
     request(client, "$SRV.STATS.site").await["endpoints"][0]["data"]["reloads_refused"].clone()
 }
@@ -487,9 +487,9 @@ async fn a_ring_that_cannot_be_read_for_too_long_closes_the_service_if_asked_to(
     served.stop().await.unwrap();
 }
 
-/// 20 restarts, each under 64 callers. A call that a service accepted is answered; one that finds nobody hears so at once,
-/// and so does one that was signed in the very second for which the new guard cannot vouch. So no call ever waits for
-/// nothing. A start waits for its guard most of the time, so five services are restarted side by side.
+/// 20 restarts, each under 64 callers. A call that a service accepted is answered. A call that finds nobody is told so at
+/// once, and so is a call signed in the very second for which the new guard cannot vouch. So no call ever waits in vain. A
+/// start mostly waits for its guard, so five services are restarted side by side.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_accepted_request_is_lost_over_20_restarts() {
     const SERVICES: usize = 5;
@@ -504,14 +504,14 @@ async fn no_accepted_request_is_lost_over_20_restarts() {
     assert!(answered > 500 && nobody > 0 && stale < answered / 10, "{answered} {nobody} {stale}");
 }
 
-/// Restarts a service of its own. How many calls were answered, were told that nobody listens, and were refused as stale.
+/// Restarts a service of its own. Returns how many calls were answered, found no responders, and were refused as stale.
 async fn restart_under_load(restarts: usize) -> [u64; 3] {
     const CALLERS: u64 = 64;
     let server = NatsServer::start().await;
     let site = Site::new(&server.url());
     site.write_config("[limits]\nagent_per_second = 100000\nagent_burst = 200000\n");
     let config = std::fs::read_to_string(site.path("sealwire.toml")).unwrap();
-    // No skew: the guard waits for no longer than it must.
+    // No skew, so that the guard waits no longer than it must.
     write(
         &site.path("sealwire.toml"),
         &config.replace("skew_s = 1", "skew_s = 0\nper_agent = 900000\ntotal = 1000000"),
@@ -545,7 +545,7 @@ async fn restart_under_load(restarts: usize) -> [u64; 3] {
             })
         })
         .collect();
-    // Until all callers are at it: from then on each has a call in flight.
+    // Waits until all callers are busy: from then on each has a call in flight.
     let busy = async || {
         let enough = answered.load(Ordering::Relaxed) + 2 * CALLERS;
         while answered.load(Ordering::Relaxed) < enough {
@@ -568,7 +568,7 @@ async fn restart_under_load(restarts: usize) -> [u64; 3] {
     [answered, nobody, stale].map(|count| count.load(Ordering::Relaxed))
 }
 
-/// A broker that takes its time has chosen the replica for calls that reach it seconds after it was told to stop.
+/// A slow broker chose this replica for calls that arrive seconds after the replica was told to stop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_on_the_way_to_a_replica_that_is_told_to_stop_are_answered() {
     const CALLS: usize = 20;
@@ -584,7 +584,7 @@ async fn calls_on_the_way_to_a_replica_that_is_told_to_stop_are_answered() {
     line.slow_down(HELD_UP);
     let calls = join_all((0..CALLS).map(|_| caller.call("site/add", "[1,2]", SOON)));
     let stopped = async {
-        // The broker has chosen: there is nobody else. What it says next waits behind that.
+        // The broker has chosen, as there is only one replica. Whatever it says next waits behind these calls.
         settle(caller.client()).await;
         tokio::time::sleep(HELD_UP / 20).await;
         line.slow_down(Duration::ZERO);

@@ -1,5 +1,5 @@
-//! A broker that hangs without a word: its connections stay open, and nothing comes through them any more. So it is when a
-//! machine loses its power or its network.
+//! A broker that hangs without notice: its connections stay open, but nothing comes through them any more, as when a machine
+//! loses power or its network.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use sealwire_testkit::{SOON, within};
 async fn node_that_hangs_is_left_by_service_and_client() {
     let mut cluster = Cluster::start(2).await;
     let urls: Vec<String> = cluster.nodes.iter().map(sealwire_testkit::NatsServer::url).collect();
-    // While the other node is away, all connections are at this one.
+    // While the other node is away, all connections go to this one.
     cluster.nodes[1].kill().await;
     let site = Site::new(&urls.join("\", \""));
     let served = site.serve(methods()).await;
@@ -38,7 +38,7 @@ async fn node_that_hangs_is_left_by_service_and_client() {
         within(Duration::from_secs(40), again).await;
     };
     answered(&client).await;
-    // Who asks at the other node is answered: they are a cluster again.
+    // A caller at the other node is answered: the nodes are a cluster again.
     cluster.nodes[1].restart().await;
     answered(&connect(&urls[1..]).await).await;
 
@@ -46,7 +46,7 @@ async fn node_that_hangs_is_left_by_service_and_client() {
     assert_eq!(*state.borrow_and_update(), State::Ready);
     cluster.nodes[0].pause().await;
     let paused = Instant::now();
-    // Three pings of two seconds without an answer, and the time to connect anew.
+    // Three unanswered pings at intervals of two seconds, and the time to reconnect.
     answered(&client).await;
     println!("answered again {:.1} s after the node hung", paused.elapsed().as_secs_f64());
     assert!(state.has_changed().unwrap(), "it was not ready for a while, however short");

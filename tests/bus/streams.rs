@@ -1,7 +1,7 @@
-//! Streams over a real nats-server: in order, stopped in time, whole again after the broker was gone, and ended with the service
+//! Streams over a real nats-server: in order, stopped in time, complete even if the broker was gone, and ended with the service
 //! (SPEC.md §25).
 //!
-//! Where each row of "what the caller sees" (§25.5) is tested, below `streams` if nothing else is said:
+//! Where each row of "what the caller sees" (§25.5) is tested; paths are relative to `streams` unless they name another module:
 //!
 //! | event | test |
 //! |---|---|
@@ -41,7 +41,7 @@ use sealwire_testkit::site::{Answer, Site, agent_key, methods, signed_now, write
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::{Value, json};
 
-/// When the method learned that it was cancelled, in microseconds since the first look at the clock.
+/// When the method learned that it was cancelled, in microseconds since the start of the test.
 type Noticed = Arc<AtomicU64>;
 
 fn router(began: Instant) -> (Router<Noticed>, Noticed) {
@@ -69,7 +69,7 @@ fn router(began: Instant) -> (Router<Noticed>, Noticed) {
     (router, noticed)
 }
 
-/// One call, below the client library.
+/// One call, below the level of the client library.
 struct Call {
     client: async_nats::Client,
     signer: RequestSigner,
@@ -105,10 +105,10 @@ impl Call {
         Self { client, signer, token, site, inbox, expectation, receiver, window, acked: 0, counter: 0 }
     }
 
-    /// What comes next, in order; everything is acknowledged.
+    /// The next frames, in order; everything is acknowledged.
     async fn next(&mut self) -> Vec<Received> {
         loop {
-            // A caller that hears nothing asks for what it may have missed.
+            // A caller that hears nothing asks again for what it may have missed.
             let message = match tokio::time::timeout(Duration::from_secs(3), self.inbox.next()).await {
                 Ok(message) => message.unwrap(),
                 Err(_) => {
@@ -155,7 +155,7 @@ impl Call {
         self.client.publish_with_headers(subject, headers, "".into()).await.unwrap();
     }
 
-    /// Everything until the end: the numbers of the items, and the last response.
+    /// Everything up to the end: the numbers in the items, and the last response.
     async fn rest(&mut self) -> (Vec<u64>, Value) {
         let (mut numbers, mut last) = (Vec::new(), Value::Null);
         while !self.receiver.is_ended() {
@@ -195,7 +195,7 @@ async fn a_stream_comes_whole_and_in_order() {
     served.stop().await.unwrap();
 }
 
-/// SPEC.md §25: what the caller missed while the broker was gone comes again.
+/// SPEC.md §25: frames that the caller missed while the broker was gone are sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_goes_on_after_the_broker_was_gone() {
     let mut server = NatsServer::start().await;
@@ -260,7 +260,7 @@ async fn a_policy_file_that_changes_ends_what_it_forbids() {
     served.stop().await.unwrap();
 }
 
-/// SPEC.md §25: streams finish while the service drains, and are still heard; subscriptions end.
+/// SPEC.md §25: streams finish while the service drains, and can still be controlled; subscriptions end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_stops_finishes_streams_and_ends_subscriptions() {
     let server = NatsServer::start().await;
@@ -278,8 +278,8 @@ async fn a_service_that_stops_finishes_streams_and_ends_subscriptions() {
     within(SOON, stopped).await.unwrap().unwrap();
 }
 
-/// SPEC.md §15: idle subscriptions are none of the messages that a replica handles at a time, and it still waits for them when it
-/// stops.
+/// SPEC.md §15: idle subscriptions do not count among the messages that a replica handles concurrently, but a stopping replica
+/// still waits for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_subscriptions_leave_the_places_of_calls() {
     let server = NatsServer::start().await;
@@ -321,7 +321,7 @@ async fn a_service_that_may_not_hear_control_says_what_to_permit() {
     assert!(error.to_string().contains("`rpc.v1-ctl.site.*."), "{error}");
 }
 
-/// SPEC.md §25: control of what is not under way costs a look at its subject, however much of it there is.
+/// SPEC.md §25: a control message for a call that is not under way costs only a look at its subject, however many there are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn control_of_unknown_calls_holds_nobody_up() {
     let server = NatsServer::start().await;

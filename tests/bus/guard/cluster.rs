@@ -15,18 +15,18 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// A replica's guard, waited for until it is ready.
+/// Opens a replica's guard, and waits until it is ready.
 async fn replica(bus: BusConfig) -> SharedGuard {
     let mut config = SharedConfig::new(name("test"), name("math"));
     config.window = Window::new(30, 1).unwrap();
-    // A loaded machine is not what these tests are about.
+    // These tests are not about loaded machines.
     config.answer_within = Duration::from_secs(1);
     let guard = within(2 * SOON, SharedGuard::open(config, bus, Arc::new(SystemClock))).await.unwrap();
     ready(&guard).await;
     guard
 }
 
-/// How long it took.
+/// Waits until the guard is ready, and returns how long that took.
 async fn ready(guard: &SharedGuard) -> Duration {
     let began = Instant::now();
     while let Some(why) = guard.not_ready() {
@@ -41,7 +41,7 @@ async fn offer(guard: &SharedGuard, message: Message) -> Result<(), AdmitError> 
     within(SOON, guard.admit(&name("a"), nonce, iat, iat + 30, Instant::now())).await
 }
 
-/// Offers until one in a row is admitted by each; what was admitted. Nothing else may happen but a refusal.
+/// Offers new messages until each guard has admitted one, and returns how long that took. Any other answer must be a refusal.
 async fn admitted_again(guards: &[&SharedGuard], limit: Duration) -> Duration {
     let began = Instant::now();
     for guard in guards {
@@ -107,7 +107,7 @@ async fn a_leader_that_hands_over_costs_no_fence_and_one_that_dies_costs_one() {
     admitted_again(&[&one, &two], Duration::from_secs(30)).await;
 }
 
-/// What was asked over one connection and answered over the next may have been answered by another memory.
+/// A check sent over one connection and answered over the next may have been answered from another memory.
 #[tokio::test]
 async fn an_answer_that_arrives_over_another_connection_admits_nothing() {
     let mut cluster = Cluster::start(3).await;
@@ -143,7 +143,7 @@ async fn an_answer_that_arrives_over_another_connection_admits_nothing() {
     admitted_again(&[&guard], Duration::from_secs(10)).await;
 }
 
-/// The stream comes back empty, with the same name and the same time of creation.
+/// The stream comes back empty, with the same name and the same creation time.
 #[tokio::test]
 async fn a_cluster_that_lost_its_memory_executes_nothing_twice() {
     let mut cluster = Cluster::start(3).await;
@@ -162,7 +162,7 @@ async fn a_cluster_that_lost_its_memory_executes_nothing_twice() {
     let fence = two.fence();
     let began = Instant::now();
     while two.fence() <= fence + 1 || two.not_ready().is_some() {
-        // Half of them: what is asked while nothing answers is known locally from then on, and proves less.
+        // Only half of them: a message offered while nothing answers is known locally from then on, and proves less.
         for answer in join_all(before[50..].iter().map(|message| offer(&two, *message))).await {
             assert!(answer.is_err());
         }
@@ -173,7 +173,7 @@ async fn a_cluster_that_lost_its_memory_executes_nothing_twice() {
         assert_eq!(offer(&two, *message).await, Err(AdmitError::Stale));
     }
     assert_eq!(two.stats().shared.unwrap().stream, stream, "which is why the name alone proves nothing");
-    // A replica that starts now has no memory of its own.
+    // A replica that starts now has nothing in its own memory.
     let late = replica(cluster.bus(2)).await;
     for message in &before {
         assert!(offer(&late, *message).await.is_err());

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 const START_S: u64 = 1_790_000_000;
 
-/// A guard past its fence on a clock that stands until moved.
+/// A guard past its fence, on a clock that stands still until moved.
 fn ready() -> (LocalGuard, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(START_S - 6));
     let guard =
@@ -65,7 +65,7 @@ fn nonces_that_expire_under_a_race_are_admitted_at_most_once() {
                 let owner = Name::new("a").unwrap();
                 for (index, (nonce, admitted)) in nonces.iter().enumerate() {
                     let iat = START_S + index as u64 / 100;
-                    // One thread moves the time on; the others may be ahead of it or behind.
+                    // One thread advances the time; the others may be ahead of it or behind.
                     if thread == 0 {
                         clock.set_ms(iat * 1000 + 999);
                         guard.sweep();
@@ -120,14 +120,14 @@ async fn a_crashed_run_is_fenced_even_if_the_clock_goes_back_meanwhile() {
         clock.advance_ms(later);
         assert_eq!(guard.admit(&owner, nonce, START_S, START_S + 30, Instant::now()).await, Err(AdmitError::Stale));
     }
-    // The leaps look like pauses, in which others may have served: that takes a few seconds more.
+    // To the guard, the leaps look like pauses in which others may have served: it needs a few seconds more.
     ready_after(4, &guard, &clock).await;
     let now = clock.now_s();
     assert_eq!(guard.not_ready(), None);
     assert_eq!(guard.admit(&owner, Nonce::random(), now, now + 30, Instant::now()).await, Ok(()));
 }
 
-/// So many steps, and more if this machine is so busy that the guard's thread missed some: it takes that for a pause.
+/// Takes this many steps, and more if the machine is so busy that the guard's thread missed some, which looks like a pause.
 async fn ready_after(steps: u32, guard: &LocalGuard, clock: &ManualClock) {
     for step in 0..steps + 30 {
         if step >= steps && guard.not_ready().is_none() {
@@ -137,13 +137,13 @@ async fn ready_after(steps: u32, guard: &LocalGuard, clock: &ManualClock) {
     }
 }
 
-/// A second and a half pass on the guard's clock, and enough in truth for its thread to see that.
+/// Lets a second and a half pass on the guard's clock, and enough real time for its thread to see that.
 async fn pass(clock: &ManualClock) {
     clock.advance_ms(1_500);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
 }
 
-/// A machine is suspended; its service runs elsewhere meanwhile; it wakes up and has the same messages offered.
+/// A machine is suspended, and its service runs elsewhere in the meantime; it wakes up and is offered the same messages.
 /// SPEC.md §9.
 #[tokio::test]
 async fn what_was_issued_while_a_replica_stood_still_is_stale() {
@@ -183,7 +183,7 @@ fn a_crash_costs_the_next_start_two_seconds_more_than_a_clean_close() {
     assert_eq!(open().fence(), START_S + 15);
 }
 
-/// The exact fence is written while messages are still being admitted: none of them may be later than it.
+/// The exact fence is written while messages are still being admitted: no admitted message may be later than the fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_is_admitted_while_the_guard_closes_is_fenced_by_the_next_run() {
     let folder = tempfile::tempdir().unwrap();

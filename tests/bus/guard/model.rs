@@ -1,7 +1,7 @@
 //! The replay guard against an oracle that never forgets: random messages, clocks that leap and go back, crashes,
 //! clean restarts, sweeps and floods. The same model is run on deliberately flawed guards and must convict each.
 //!
-//! `SEALWIRE_MODEL_ROUNDS=2000 cargo test --release --test bus guard::model::` looks further.
+//! `SEALWIRE_MODEL_ROUNDS=2000 cargo test --release --test bus guard::model::` searches further.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,10 +26,10 @@ struct Message {
     exp: u64,
 }
 
-/// What survives a crash of the service, and what it runs on.
+/// What survives a crash of the service, and the environment that it runs in.
 struct World {
     clock: Arc<ManualClock>,
-    /// Real time, which only a flawed guard looks at.
+    /// Real time, which only a flawed guard uses.
     elapsed_ms: Arc<AtomicU64>,
     folder: tempfile::TempDir,
     /// The reference guard's state file.
@@ -50,12 +50,12 @@ impl Suspect for LocalGuard {
 /// Makes the guard of the next run of the service.
 type Start = dyn Fn(&World, Window) -> Box<dyn Suspect>;
 
-/// A run of the model.
+/// One run of the model.
 struct Model<'a> {
     random: Random,
     world: World,
     start: &'a Start,
-    /// Predict every answer, not just look for double executions.
+    /// Predict every answer, instead of only looking for double executions.
     exact: bool,
     guard: Option<Box<dyn Suspect>>,
     window: Window,
@@ -65,7 +65,7 @@ struct Model<'a> {
     /// Everything ever executed: this is never forgotten.
     executed: HashSet<(usize, Nonce)>,
     last_executed_iat: u64,
-    /// What this run of the service admitted, with its expiry.
+    /// What this run of the service has admitted, with its expiry.
     this_run: HashMap<(usize, Nonce), u64>,
     tally: Tally,
 }
@@ -105,7 +105,7 @@ impl<'a> Model<'a> {
         model
     }
 
-    /// An error is a message that ran twice, or an answer that cannot be explained.
+    /// An error is a message that ran twice, or an answer without an explanation.
     async fn run(mut self, steps: u32) -> Result<Tally, String> {
         for step in 0..steps {
             self.step().await.map_err(|wrong| format!("step {step}: {wrong}"))?;
@@ -152,7 +152,7 @@ impl<'a> Model<'a> {
         assert!(!self.exact || fence >= self.last_executed_iat, "fence {fence}, executed {}", self.last_executed_iat);
     }
 
-    /// Time in which the guard does each second what its thread would do.
+    /// Lets time pass, in which the guard does each second what its thread would do.
     fn pass(&mut self, at_most_ms: u64) {
         let mut left_ms = self.random.below(at_most_ms);
         while left_ms > 0 {
@@ -164,14 +164,14 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The process stands still meanwhile: others may have served in its place.
+    /// The process stands still: others may have served in its place.
     fn stand_still(&mut self, at_most_ms: u64) {
         let ms = self.random.below(at_most_ms);
         self.world.clock.advance_ms(ms);
         self.world.elapsed_ms.fetch_add(ms, Ordering::SeqCst);
     }
 
-    /// Somebody sets the clock: no real time passes.
+    /// Somebody sets the clock, and no real time passes.
     fn step_clock(&mut self) {
         let (now, by) = (self.world.clock.now_ms(), self.random.below(100_000));
         self.world.clock.set_ms(if self.random.below(3) == 0 { now + by } else { now - by });
@@ -188,7 +188,7 @@ impl<'a> Model<'a> {
         self.offer(Message { owner, nonce: Nonce::random(), iat, exp }).await
     }
 
-    /// Mostly something recent, at times something old.
+    /// Usually something recent, sometimes something old.
     async fn offer_again(&mut self) -> Result<(), String> {
         let count = self.offered.len();
         if count == 0 {
@@ -234,13 +234,13 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// The clock stood during the offer, so the floor after it is the time by which it was judged.
+    /// The clock stood still during the offer, so the floor after it is the time by which the guard judged.
     fn explain(&self, message: &Message, answer: Result<(), AdmitError>) -> Result<(), String> {
         let now = self.guard().stats().floor_ms / 1000;
         let held = self.this_run.iter().filter(|((owner, _), exp)| *owner == message.owner && **exp > now).count();
         let known = self.this_run.contains_key(&(message.owner, message.nonce));
         let fence = self.guard().fence();
-        // Until the fence is past nothing is admitted, not even what is dated behind it.
+        // Until the fence has passed nothing is admitted, not even a message dated after it.
         let holds = now > fence && self.window.holds(message.iat, message.exp, now, fence);
         let explained = match answer {
             Err(AdmitError::Stale) => !holds,
@@ -254,12 +254,12 @@ impl<'a> Model<'a> {
     }
 }
 
-/// In memory where the system has such a place: the model restarts a thousand times, and a busy disk takes its time.
+/// In memory where the system has such a folder: the model restarts a thousand times, and a busy disk is slow.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a failure names the seed that repeats it, but for the nonces' values.
+/// SplitMix64 (Steele, Lea, Flood 2014): a failure names the seed that repeats it, except for the values of nonces.
 struct Random(u64);
 
 impl Random {
@@ -294,28 +294,28 @@ async fn no_message_runs_twice_and_every_answer_is_explained() {
         total.restarts += tally.restarts;
     }
     println!("{rounds} rounds: {total:?}");
-    // The model is worth something only if it reaches every kind of answer often.
+    // The model proves something only if it gets every kind of answer often.
     assert!(total.ok.min(total.stale).min(total.replayed) > 50 * rounds, "{total:?}");
     assert!(total.full.min(total.restarts) > 5 * rounds, "{total:?}");
 }
 
-/// What is left out of the reference guard.
+/// Which rule is left out of the reference guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// Judges by the wall clock as it stands.
+    /// Judges by the wall clock as it is.
     NoFloor,
     /// Keeps the floor in memory only.
     FloorNotPersisted,
-    /// Compares only `exp` after a restart.
+    /// Checks only `exp` after a restart.
     NoFence,
-    /// Drops the owners that were idle, in real time, for longer than any message lives.
+    /// Drops owners that were idle, in real time, for longer than the life of any message.
     DropsIdleOwners,
     /// Makes room instead of refusing.
     EvictsWhenFull,
 }
 
-/// The rules in their simplest form, to be spoilt one at a time.
+/// The rules in their simplest form, each of which can be broken.
 #[derive(Debug)]
 struct Reference {
     window: Window,
@@ -330,7 +330,7 @@ struct Reference {
 #[derive(Debug)]
 struct ReferenceState {
     floor_ms: u64,
-    /// For every owner the last use and the nonces with their expiry.
+    /// For every owner, the last use, and the nonces with their expiry.
     owners: HashMap<Name, (u64, HashMap<Nonce, u64>)>,
 }
 

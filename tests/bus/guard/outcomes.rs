@@ -1,4 +1,4 @@
-//! Outcomes of idempotent calls, kept for all replicas at a real server: SPEC.md §6.
+//! Outcomes of idempotent calls, stored for all replicas on a real server: SPEC.md §6.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -30,7 +30,7 @@ fn name(text: &str) -> Name {
 async fn guard(bus: BusConfig, change: impl FnOnce(&mut SharedConfig)) -> Arc<SharedGuard> {
     let mut config = SharedConfig::new(name("test"), name("desk"));
     config.window = Window::new(30, 1).unwrap();
-    // A loaded machine is not what these tests are about.
+    // These tests are not about loaded machines.
     config.answer_within = Duration::from_secs(1);
     change(&mut config);
     let guard = within(SOON, SharedGuard::open(config, bus, Arc::new(SystemClock))).await.unwrap();
@@ -79,7 +79,7 @@ async fn one_of_many_claims(buses: Vec<BusConfig>) {
         let held: Vec<_> = claims.iter().filter(|claim| matches!(claim, Ok(Claimed::Held { .. }))).collect();
         assert_eq!(held.len(), 23, "{claims:?}");
 
-        // The outcome takes the claim's place, once.
+        // The outcome replaces the claim, once.
         let ends = stores.iter().map(|store| store.replace(&key, revision, "outcome".into(), MINUTE));
         let ends = join_all(ends).await;
         assert!(ends.iter().any(Result::is_ok), "{ends:?}");
@@ -119,7 +119,7 @@ async fn an_entry_ends_by_its_own_time_and_large_ones_are_read_back_whole() {
     assert!(matches!(store.claim(&key, "anew".into(), MINUTE).await, Ok(Claimed::New { .. })));
 }
 
-/// One agent that stores what it can leaves room for others, and nothing that is kept is lost for it.
+/// An agent that stores as much as it can leaves room for others, and no stored outcome is lost for it.
 async fn a_full_store(bus: BusConfig) {
     let guard = guard(bus, |config| (config.max_outcomes, config.outcome_bytes) = (16, 1 << 20)).await;
     let store = store(&guard).await;
@@ -134,7 +134,7 @@ async fn a_full_store(bus: BusConfig) {
     assert!((7..=8).contains(&revisions.len()), "{}", revisions.len());
     assert!(matches!(store.claim(&key("bob", "b"), "claim".into(), MINUTE).await, Ok(Claimed::New { .. })));
     assert!(matches!(store.claim(&key("ann", "0"), "again".into(), MINUTE).await, Ok(Claimed::Held { .. })));
-    // Full to the last entry, what is there can still be replaced.
+    // Even when the store is full to the last entry, existing entries can be replaced.
     let mut others = 0;
     for agent in 0..40 {
         others += usize::from(store.claim(&key(&format!("other-{agent}"), "o"), "claim".into(), MINUTE).await.is_ok());
@@ -157,7 +157,7 @@ async fn a_full_store_of_a_cluster_too() {
 
 type Runs = Arc<AtomicUsize>;
 
-/// Replicas of one service without sockets of their own, with one guard's stream.
+/// Replicas of one service without sockets of their own, sharing one guard's stream.
 async fn replicas(server: &NatsServer, runs: &Runs) -> (Vec<Desk>, Vec<Arc<SharedGuard>>) {
     replicas_judged_by(server, runs, |guard| guard).await
 }
@@ -208,7 +208,7 @@ async fn a_call_that_comes_again_to_another_replica_runs_once() {
     assert_eq!(pay(&desks[1], "k", "[5,false]").await["error"]["code"], -32002);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 
-    // A replica that dies while it runs the call leaves its claim.
+    // A replica that dies while it runs the call leaves its claim behind.
     let ann = desks[0].agent("ann", &["worker"]);
     let letter = desks[0].keyed(&ann, "dies", &call("desk/pay", "[5,true]"));
     assert!(tokio::time::timeout(Duration::from_secs(2), desks[0].answer(&letter)).await.is_err());
@@ -218,7 +218,7 @@ async fn a_call_that_comes_again_to_another_replica_runs_once() {
     assert_eq!(runs.load(Ordering::SeqCst), 2);
 }
 
-/// The node that leads dies after the claim and before the outcome: told as what is known, and never run again.
+/// The leading node dies between claim and outcome: the caller learns what is known, and the call never runs again.
 #[tokio::test]
 async fn an_outcome_is_kept_or_unknown_when_the_leader_dies_in_between() {
     let mut cluster = Cluster::start(3).await;
@@ -263,10 +263,10 @@ async fn an_outcome_is_kept_or_unknown_when_the_leader_dies_in_between() {
     let answer: Value = serde_json::from_str(&within(3 * SOON, first).await.unwrap().unwrap()).unwrap();
     assert_eq!(answer["result"], 5, "who waits is answered, whether it could be kept or not: {answer}");
 
-    // Replicas refuse until the stream has a leader, and what they vouch for was issued after that.
+    // Replicas refuse until the stream has a leader, and then vouch only for messages issued after that.
     let again = within(6 * SOON, async {
         loop {
-            // The desk's clock stands still: what it signs would be older than the new leader.
+            // The desk's clock stands still, so its signatures would be older than the new leader.
             desks[1].clock.advance_ms(SystemClock.now_ms().saturating_sub(desks[1].clock.now_ms()));
             let answer = pay(&desks[1], "k", "[5]").await;
             if !matches!(answer["error"]["code"].as_i64(), Some(-32011 | -32013 | -32014)) {
@@ -291,7 +291,7 @@ async fn outcome_stream(client: &async_nats::Client) -> String {
     names["streams"][0].as_str().unwrap_or_else(|| panic!("{names}")).to_owned()
 }
 
-/// A broker can lose what is stored; it can make up nothing.
+/// A broker can lose what is stored, but it cannot invent anything.
 #[tokio::test]
 async fn what_the_service_did_not_sign_is_no_outcome() {
     let server = NatsServer::start().await;
@@ -309,20 +309,20 @@ async fn what_the_service_did_not_sign_is_no_outcome() {
     }
     let [claim, outcome] = seen.as_slice() else { panic!("{seen:?}") };
     assert!(!claim.subject.contains("[7") && claim.subject == outcome.subject);
-    // The outcome with another result in it, in the place of the genuine one.
+    // The genuine outcome with another result in it, in its place.
     let forged = String::from_utf8_lossy(&outcome.payload).contains("\"result\":7");
     assert!(forged);
     let position = outcome.payload.windows(10).position(|bytes| bytes == b"\"result\":7").unwrap();
     let mut bytes = outcome.payload.to_vec();
     bytes[position + 9] = b'9';
-    // It is stored when that is acknowledged.
+    // The acknowledgement confirms that it is stored.
     within(SOON, client.request(outcome.subject.clone(), bytes.into())).await.unwrap();
     sleep(Duration::from_millis(500)).await;
     assert_eq!(pay(&desks[1], "l", "[7,false]").await["error"]["data"]["idempotency"], "unknown");
     assert_eq!((runs.load(Ordering::SeqCst), guards.len()), (2, 2));
 }
 
-/// Admits everything, so that the store of outcomes is all that is asked.
+/// Admits everything, so that only the store of outcomes is asked.
 #[derive(Debug)]
 struct Admits {
     guard: Arc<dyn ReplayGuard>,
@@ -372,7 +372,7 @@ impl ReplayGuard for Admits {
     }
 }
 
-/// SPEC.md §6: refused is not run, so whoever asks again gets it run, wherever.
+/// SPEC.md §6: a refused call has not run, so a repetition runs it, on whichever replica.
 #[tokio::test]
 async fn a_claim_that_is_stored_after_it_was_refused_does_not_keep_its_key() {
     let mut server = NatsServer::start().await;
@@ -381,14 +381,14 @@ async fn a_claim_that_is_stored_after_it_was_refused_does_not_keep_its_key() {
     server.pause().await;
     assert_eq!(pay(&desks[0], "k", "[5,false]").await["error"]["code"], -32014);
     server.resume().await;
-    // Of the other replica, so that its own memory does not help.
+    // On the other replica, which has no memory of its own of the claim.
     let again = paid(&desks[1], "k").await;
     assert_eq!((again, runs.load(Ordering::SeqCst)), (json!({"jsonrpc": "2.0", "result": 5, "id": 1}), 1));
     assert_eq!(pay(&desks[0], "k", "[5,false]").await["idempotent_replay"], true);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// What is said of the key once it is neither refused nor said to be running.
+/// The answer for the key once the call is neither refused nor reported as running.
 async fn paid(desk: &Desk, key: &str) -> Value {
     within(2 * SOON, async {
         loop {
@@ -402,7 +402,7 @@ async fn paid(desk: &Desk, key: &str) -> Value {
     .await
 }
 
-/// SPEC.md §6: what is given up before it began is not run.
+/// SPEC.md §6: a call that is given up before it began does not run.
 #[tokio::test]
 async fn a_claim_whose_call_is_given_up_does_not_keep_its_key() {
     let mut server = NatsServer::start().await;
@@ -417,7 +417,7 @@ async fn a_claim_whose_call_is_given_up_does_not_keep_its_key() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// A store whose claims take longer than their calls may wait, and which says nothing when they are given back.
+/// A store whose claims take longer than their calls may wait, and which does not answer when they are given back.
 #[derive(Debug)]
 struct Late {
     store: Arc<dyn OutcomeStore>,
@@ -454,7 +454,7 @@ impl OutcomeStore for Late {
     }
 }
 
-/// SPEC.md §6: nor does what was too late to begin.
+/// SPEC.md §6: nor does a call that was too late to begin.
 #[tokio::test]
 async fn a_key_that_cannot_be_given_back_at_once_is_given_back_later() {
     let server = NatsServer::start().await;
@@ -495,7 +495,7 @@ async fn what_is_withdrawn_goes_when_it_comes_and_nothing_else_does() {
     for (key, revision) in [(&stored, 0), (&absent, 0), (&others, 0), (&coming, revision)] {
         withdraw(key, revision);
     }
-    // Looked for once a second.
+    // The store looks for them once a second.
     sleep(Duration::from_millis(2_500)).await;
     assert_eq!([held(&stored).await, held(&absent).await], ["instead", "instead"]);
     assert_eq!([held(&others).await, held(&coming).await], ["running", "before"]);

@@ -1,6 +1,6 @@
 //! How long no call is executed after the node that leads the guard's stream was lost, and where the time goes.
 //!
-//! The bounds are wide; the figures are printed:
+//! The bounds are generous, and the figures are printed:
 //! `SEALWIRE_LEADER_KILLS=20 cargo test --test bus guard::recovery:: -- --nocapture`
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use sealwire_testkit::replay::Message;
 use sealwire_testkit::{SOON, within};
 use tokio::time::{Instant, sleep};
 
-/// As `sealwire setup cluster` has it.
+/// As configured by `sealwire setup cluster`.
 const WINDOW_S: u64 = 30;
 const SKEW_S: u64 = 2;
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -36,10 +36,10 @@ async fn offer(guard: &SharedGuard, message: Message) -> Result<(), AdmitError> 
     within(SOON, guard.admit(&name("a"), nonce, iat, iat + WINDOW_S, Instant::now())).await
 }
 
-/// What one replica saw, counted from the loss.
+/// What one replica saw, measured from the loss.
 #[derive(Debug)]
 struct Seen {
-    /// It answers for the stream again, though perhaps not for messages of this second yet.
+    /// It vouches for the stream again, though perhaps not yet for messages of this second.
     verified: Duration,
     executed: Duration,
     refused: BTreeMap<String, u32>,
@@ -55,7 +55,7 @@ async fn call(guard: &SharedGuard, lost: Instant) -> Seen {
         match offer(guard, message).await {
             Ok(()) => {
                 admitted.push(message);
-                // What the dying leader still answered does not end the interruption.
+                // Answers that the dying leader still gave do not end the interruption.
                 if !refused.is_empty() {
                     executed.get_or_insert_with(|| lost.elapsed());
                     after += 1;
@@ -78,7 +78,7 @@ async fn call(guard: &SharedGuard, lost: Instant) -> Seen {
     Seen { verified: verified.unwrap_or(executed), executed, refused, admitted }
 }
 
-/// When a surviving node says that the stream has a leader again.
+/// How long it takes until a surviving node reports that the stream has a leader again.
 async fn led_again(client: &async_nats::Client, stream: &str, lost: Instant, old: usize) -> Duration {
     loop {
         let info = client.request(format!("$JS.API.STREAM.INFO.{stream}"), "".into());
@@ -126,7 +126,7 @@ async fn whole(cluster: &Cluster, guards: &[SharedGuard]) -> (String, usize) {
 enum Loss {
     /// Its connections end (SIGKILL).
     Killed,
-    /// Its connections stay, and nothing comes back (SIGSTOP): a machine that is gone, a network that swallows all.
+    /// Its connections stay open but nothing comes back (SIGSTOP): like a machine without power, or a network that drops everything.
     Silent,
 }
 
@@ -177,7 +177,7 @@ async fn lose_leaders(loss: Loss, times: usize) {
         for (figure, value) in figures.iter_mut().zip([led, verified, executed, last]) {
             figure.push(value);
         }
-        // Nothing that was executed, before or meanwhile, is executed again by anybody.
+        // Nothing that was executed, before or during the loss, is executed again by any replica.
         for guard in &guards {
             for message in seen.iter().flat_map(|seen| &seen.admitted).chain([&before]) {
                 let answer = offer(guard, *message).await;
@@ -203,5 +203,5 @@ async fn lose_leaders(loss: Loss, times: usize) {
     println!("{loss:?}: {refused_in_all} calls refused unexecuted, none executed twice");
 }
 
-/// An election, twice the skew, and much for a machine that has other work.
+/// An election, twice the skew, and plenty for a machine that has other work.
 const LIMIT: Duration = Duration::from_secs(60);

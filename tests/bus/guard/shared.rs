@@ -1,5 +1,5 @@
 //! The shared replay guard against a real server: replicas that race, a server that dies, a stream that is removed, a
-//! clock that is wrong. Every message that is admitted is admitted once.
+//! clock that is wrong. Every admitted message is admitted once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +17,7 @@ use sealwire_testkit::replay::Message;
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 use tokio::time::{Instant, sleep};
 
-/// The machine's clock with an error, as it stands on one replica.
+/// The machine's clock with an error, as on a replica whose clock is wrong.
 #[derive(Debug, Default)]
 struct WrongClock(AtomicI64);
 
@@ -27,12 +27,12 @@ impl Clock for WrongClock {
     }
 }
 
-/// A short skew, so that a fence of twice the skew is not waited for long.
+/// A short skew, so that a fence of twice the skew does not take long.
 fn config() -> SharedConfig {
     let mut config = SharedConfig::new(name("test"), name("math"));
     config.window = Window::new(30, 1).unwrap();
     config.open_within = Duration::from_secs(5);
-    // A loaded machine is not what these tests are about.
+    // These tests are not about loaded machines.
     config.answer_within = Duration::from_secs(1);
     config
 }
@@ -45,7 +45,7 @@ async fn open_with(url: &str, config: SharedConfig, clock: Arc<dyn Clock>) -> Sh
     within(SOON, SharedGuard::open(config, BusConfig::open(url), clock)).await.unwrap()
 }
 
-/// A replica's guard, waited for until it is ready.
+/// Opens a replica's guard, and waits until it is ready.
 async fn replica(server: &NatsServer) -> SharedGuard {
     let guard = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
     ready(&guard).await;
@@ -64,7 +64,7 @@ async fn ready(guard: &SharedGuard) {
     panic!("{why:?}");
 }
 
-/// Waits until the fence that an interruption has set lies behind what is issued now.
+/// Waits until the fence set by an interruption is older than newly issued messages.
 async fn admits(guard: &SharedGuard) {
     let admitted = async {
         while offer(guard, Message::new()).await.is_err() {
@@ -88,7 +88,7 @@ async fn offer_as(guard: &SharedGuard, owner: &Name, message: Message, received:
     within(SOON, guard.admit(owner, nonce, iat, iat + 30, received)).await
 }
 
-/// What the broker must permit the guard's user to subscribe is the guard's own inbox, and nothing else.
+/// The guard's user needs permission to subscribe to the guard's own inbox, and to nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guard_hears_its_broker_at_its_own_inbox_only() {
     let users = "authorization { users: [{ user: test, password: test }, \
@@ -108,7 +108,7 @@ async fn guard_hears_its_broker_at_its_own_inbox_only() {
     ready(&open("guard").await.unwrap()).await;
 }
 
-/// The client library's own names for inboxes follow from one another. Nobody else hears this one, so nobody else can
+/// The client library's own inbox names follow from one another. Nobody else learns this one, so nobody else can
 /// acknowledge in the stream's place.
 #[tokio::test]
 async fn nobody_can_foretell_where_a_guard_hears_its_broker() {
@@ -152,7 +152,7 @@ async fn replayed_nonce_is_refused_by_second_replica() {
     assert_eq!(offer(&one, Message::new()).await, Err(AdmitError::Unavailable(Outage::Closed)));
 }
 
-/// With the default skew of five seconds, a replica that nobody vouched for would wait for ten.
+/// With the default skew of five seconds, a replica that nobody vouches for would wait ten seconds.
 #[tokio::test]
 async fn a_replica_that_joins_others_knows_what_they_admitted_and_does_not_wait_for_a_fence() {
     let server = NatsServer::start().await;
@@ -179,8 +179,8 @@ async fn a_replica_that_joins_others_knows_what_they_admitted_and_does_not_wait_
     assert_eq!(late.identity(), one.identity());
 }
 
-/// It opens its guard, sees that somebody with another guard serves, and gives up; again and again. Its traces in the stream
-/// are no sign that anybody guarded.
+/// It opens its guard, sees that a replica with another guard is serving, and gives up, again and again. Its traces in the
+/// stream do not prove that anybody guarded.
 #[tokio::test]
 async fn a_replica_that_never_serves_vouches_for_nobody() {
     let server = NatsServer::start().await;
@@ -197,7 +197,7 @@ async fn a_replica_that_never_serves_vouches_for_nobody() {
     assert!(seen.contains_key(idle.instance().unwrap()), "though it is seen: {seen:?}");
 }
 
-/// What another guard admitted while this one was not serving yet, or was away, is not admitted again.
+/// Messages that another guard admitted while this one was away, or not serving yet, are not admitted again.
 #[tokio::test]
 async fn a_guard_that_is_changed_and_changed_back_admits_nothing_twice() {
     let server = NatsServer::start().await;
@@ -208,7 +208,7 @@ async fn a_guard_that_is_changed_and_changed_back_admits_nothing_twice() {
     let mut admitted: Vec<Message> = Vec::new();
     for round in 0..4 {
         let guard: Box<dyn ReplayGuard> = if round % 2 == 0 { Box::new(shared().await) } else { Box::new(local()) };
-        // As a service does, when nobody else serves any more.
+        // As a service does once no other guard serves any more.
         guard.serving();
         let began = Instant::now();
         while guard.not_ready().is_some() {
@@ -223,7 +223,7 @@ async fn a_guard_that_is_changed_and_changed_back_admits_nothing_twice() {
             assert!(offer_to(&*guard, *message).await.is_err(), "round {round}: {message:?}");
         }
         for _ in 0..20 {
-            // Dated by a clock that is ahead by as much as is allowed, and by one that is right.
+            // Dated by a clock that is ahead by the permitted skew, and by one that is right.
             for ahead_s in [0, 1] {
                 let message = Message { iat: SystemClock.now_s() + ahead_s, ..Message::new() };
                 assert_eq!(offer_to(&*guard, message).await, Ok(()), "round {round}");
@@ -266,7 +266,7 @@ async fn of_many_replicas_asked_at_once_exactly_one_admits() {
     }
 }
 
-/// A single server makes two streams of the same subjects if it is asked at the same moment.
+/// If asked twice at the same moment, a single server makes two streams with the same subjects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_that_start_together_agree_on_one_stream() {
     for _ in 0..5 {
@@ -340,7 +340,7 @@ async fn a_stream_that_is_removed_is_made_anew_and_what_it_knew_is_stale() {
             matches!(answer, Err(AdmitError::Unavailable(_) | AdmitError::Replayed | AdmitError::Stale)),
             "{answer:?}"
         );
-        // While nothing can be fresh, that is the guard's fault and not the message's.
+        // While no message can be fresh enough, the answer blames the guard and not the message.
         fenced += usize::from(offer(&two, Message::new()).await == Err(AdmitError::Unavailable(Outage::Fenced)));
         assert!(removed.elapsed() < 2 * SOON, "{:?}", two.not_ready());
         sleep(Duration::from_millis(20)).await;
@@ -354,8 +354,8 @@ async fn a_stream_that_is_removed_is_made_anew_and_what_it_knew_is_stale() {
     assert!(two.stats().shared.unwrap().interruptions > 0);
 }
 
-/// Made by somebody else before the service is there, as near to the service's own as can be: each is refused, and nothing is
-/// written there.
+/// Made by somebody else before the service starts, as similar to the service's own as possible: each is refused, and
+/// nothing is written to it.
 #[tokio::test]
 async fn a_squatted_stream_is_refused_and_the_way_out_is_told() {
     let server = NatsServer::start().await;
@@ -400,7 +400,7 @@ async fn a_squatted_stream_is_refused_and_the_way_out_is_told() {
         let mut config = genuine.clone();
         config["name"] = name.into();
         change(&mut config);
-        // "Error creating store": the files of the one before are still being removed.
+        // "Error creating store": the files of the previous stream are still being removed.
         let made = async {
             while let Some(error) = api(format!("CREATE.{name}"), config.to_string()).await.get("error") {
                 assert_eq!(error["err_code"], 10049, "{error}");
@@ -421,8 +421,8 @@ async fn a_squatted_stream_is_refused_and_the_way_out_is_told() {
     ready(&replica(&server).await).await;
 }
 
-/// An agent whose messages live for two seconds has room for new ones in the replica's memory all the time. In the stream
-/// they stay for a minute and a half.
+/// An agent whose messages live for two seconds always has room for new ones in the replica's memory. In the stream they
+/// stay for a minute and a half.
 /// SPEC.md §9.
 #[tokio::test]
 async fn no_owner_fills_the_stream_and_others_do_not_notice() {
@@ -460,7 +460,7 @@ async fn no_owner_fills_the_stream_and_others_do_not_notice() {
     };
     assert!(refused_locally > 0, "the replica's own bound comes first");
     assert_eq!(last, AdmitError::OwnerFull { retry_after_ms: 1000 });
-    // Some of those that came late were stored and not admitted.
+    // Some late ones were stored but not admitted.
     assert!(admitted <= share && admitted > share - 100, "{admitted}");
     assert_eq!(guard.not_ready(), None, "the guard goes on");
     let (second, _) = open().await;
@@ -527,7 +527,7 @@ async fn a_paused_server_refuses_quickly_and_nothing_runs_twice_afterwards() {
     server.resume().await;
     ready(&one).await;
     ready(&two).await;
-    // What was given up may have been stored since: no copy is admitted here, and at most one elsewhere.
+    // Checks that were given up may have been stored since: no copy is admitted here, and at most one elsewhere.
     for message in asked {
         assert!(offer(&one, message).await.is_err());
         let _ = offer(&two, message).await;
@@ -537,7 +537,7 @@ async fn a_paused_server_refuses_quickly_and_nothing_runs_twice_afterwards() {
     assert_eq!(offer(&two, Message::new()).await, Ok(()));
 }
 
-/// The broker stands still for longer than a check waits, and then stores what it was asked.
+/// The broker stands still for longer than a check waits, and then stores the message of that check.
 /// SPEC.md §9.
 #[tokio::test]
 async fn a_check_that_is_answered_too_late_admits_its_own_message_and_no_copy() {
@@ -548,7 +548,7 @@ async fn a_check_that_is_answered_too_late_admits_its_own_message_and_no_copy() 
         open_with(&server.url(), config, Arc::new(SystemClock)).await
     };
     let (one, two) = (open().await, open().await);
-    // A busy machine may be later than a check waits, or a verification lasts. That refuses messages, and admits none twice.
+    // On a busy machine, a check or a verification may time out. That refuses messages, but admits none twice.
     for _ in 0..10 {
         admits(&one).await;
         admits(&two).await;
@@ -591,7 +591,7 @@ async fn a_check_that_is_answered_too_late_admits_its_own_message_and_no_copy() 
     panic!("refused each time");
 }
 
-/// One that was given up burns the nonce for everybody: whoever asked is gone.
+/// A check that was given up burns the nonce for everybody: its caller is gone.
 /// SPEC.md §9.
 #[tokio::test]
 async fn a_check_that_died_before_its_answer_admits_nobody() {
@@ -621,7 +621,7 @@ async fn a_step_of_this_machines_clock_is_noticed_by_the_next_message() {
         let refused = Err(AdmitError::Unavailable(Outage::ClockDiffers));
         assert_eq!(offer(&guard, at_the_wrong_clock).await, refused, "{step_ms}");
         assert_eq!(offer(&guard, Message::new()).await, refused, "{step_ms}");
-        // Seen by the task, too, before anything else reads the clock.
+        // The guard's task must see it too, before anything else reads the clock.
         while !guard.not_ready().is_some_and(|why| why.contains("ms ahead of this machine's")) {
             sleep(Duration::from_millis(5)).await;
         }
@@ -654,7 +654,7 @@ async fn an_answer_that_comes_too_late_is_stale() {
     assert_eq!(offer_as(&guard, &name("a"), Message::new(), nearly).await, Ok(()));
 }
 
-/// The wall clock passes `exp` while the stream is asked.
+/// The wall clock passes `exp` while the stream is being asked.
 /// SPEC.md §9.
 #[tokio::test]
 async fn the_clock_is_read_again_after_the_answer() {
@@ -726,7 +726,7 @@ async fn one_owners_checks_in_flight_are_bounded_and_others_go_on() {
     server.resume().await;
 }
 
-/// The user that `shared/stream.rs` documents, and an agent beside it.
+/// The user that `shared/stream.rs` documents, and an agent besides.
 /// SPEC.md §19.
 #[tokio::test]
 async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream() {
@@ -800,7 +800,7 @@ async fn a_dropped_guard_leaves_nothing_behind() {
     within(SOON, gone).await;
 }
 
-/// The header that ends an async-nats 0.51.0 client for good, sent to the guard's own inbox.
+/// The header that permanently ends an async-nats 0.51.0 client, sent to the guard's own inbox.
 #[tokio::test]
 async fn a_dead_client_is_replaced() {
     let server = NatsServer::start().await;

@@ -1,4 +1,4 @@
-//! When keys are fetched, how often, what is taken, and what holds while they cannot be.
+//! When and how often keys are fetched, what is accepted, and what applies while they cannot be fetched.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const ISSUER: &str = "https://idp.example";
 const PATIENCE: Duration = Duration::from_secs(30);
 const DENIED: Option<i64> = Some(-32010);
 
-/// A desk whose issuer's keys are fetched.
+/// A desk whose issuer's keys are fetched from a provider.
 struct Office {
     desk: Desk,
 }
@@ -31,7 +31,7 @@ impl Office {
         self.desk.service.verifier().tokens().key_sources().remove(0)
     }
 
-    /// Calls as `ann` with this token: the code of the refusal, if it is refused.
+    /// Calls as `ann` with this token. Returns the code of the refusal, if the call is refused.
     async fn call(&self, token: &str) -> Option<i64> {
         let agent = Agent { token: token.to_owned(), ..self.desk.agent("ann", &[]) };
         let letter = self.desk.letter(&agent, &call("desk/echo", "[1]"));
@@ -48,7 +48,7 @@ impl Office {
     }
 }
 
-/// A key of the provider, by name.
+/// A provider's key, by name.
 struct Signer {
     idp: Idp,
     kid: &'static str,
@@ -81,7 +81,7 @@ fn keys(of: &[&Signer]) -> Value {
     json!({ "keys": of.iter().map(|signer| signer.jwk()).collect::<Vec<_>>() })
 }
 
-/// A source at `/keys` that is never too old by itself.
+/// A source at `/keys` whose keys do not expire by themselves.
 fn source(provider: &Provider) -> KeySource {
     KeySource::jwks(KeyRules::new(ISSUER), &provider.url("/keys"), Some(&provider.anchors()), false).unwrap()
 }
@@ -141,7 +141,7 @@ async fn a_flood_of_unknown_key_ids_causes_one_fetch_per_pause() {
     let mut sent = 0;
     while began.elapsed() < Duration::from_millis(3_500) || sent < 200 {
         let agent = Agent { token: signer.token_named(&format!("none-{sent}")), ..office.desk.agent("ann", &[]) };
-        // Silence, too, once the hints of this second are used up.
+        // Also silence, once the hints of this second are used up.
         let refused = office.desk.offer(&office.desk.letter(&agent, &call("desk/echo", "[1]"))).await;
         assert!(refused == DENIED || refused.is_none());
         assert_eq!(office.desk.burnt(), 0, "nothing was admitted");
@@ -171,7 +171,7 @@ async fn who_has_not_proved_himself_causes_no_fetch() {
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(provider.count("/keys"), 1);
-    // The same with the right proof does.
+    // The same message with the right proof does.
     assert_eq!(office.desk.offer(&letter).await, DENIED);
     office.until("a fetch", |status| status.fetched == 2).await;
 }
@@ -185,7 +185,7 @@ async fn a_provider_that_says_nothing_holds_up_no_message() {
     quick.pause = Duration::from_millis(100);
     let office = Office::open(quick).await;
     provider.manner(Manner::Silent);
-    // Who waits for a fetch is answered after it, each time; on a busy machine a fetch may end by chance meanwhile.
+    // Each call that waits for a fetch is answered after it; on a busy machine, a fetch may happen to end in between.
     let mut quick = false;
     for _ in 0..10 {
         let asked = provider.count("/keys");
@@ -194,7 +194,7 @@ async fn a_provider_that_says_nothing_holds_up_no_message() {
             assert!(began.elapsed() < PATIENCE, "asked again");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // A fetch is under way now, and stays so for a second.
+        // A fetch is under way now, and will be for a second.
         let failed = office.status().failed;
         assert_eq!(office.call(&signer.token()).await, None);
         assert_eq!(office.call(&signer.token_named("none")).await, DENIED);
@@ -225,7 +225,7 @@ async fn the_last_good_keys_are_kept_for_a_bounded_time_and_then_refused() {
     assert_eq!((status.keys, status.age_s), (0, None));
     assert!(status.error.is_some(), "{status:?}");
     assert_eq!(office.call(&signer.token()).await, DENIED, "also a token that was verified before");
-    // The very same set is good again once the issuer says so.
+    // The very same set is good again once the issuer serves it.
     provider.listen().await;
     office.until("the return", |status| status.state == KeySourceState::Current).await;
     assert_eq!(office.call(&signer.token()).await, None);
@@ -288,7 +288,7 @@ async fn a_certificate_that_nobody_vouches_for_is_refused() {
     for (url, ca) in [
         (provider.url("/keys"), Some(other.anchors())),
         (provider.url("/keys"), None),
-        // The right certificate for another name.
+        // The right certificate, used for another name.
         (provider.url("/keys").replace("localhost", "127.0.0.1"), Some(provider.anchors())),
     ] {
         let source = KeySource::jwks(KeyRules::new(ISSUER), &url, ca.as_deref(), false).unwrap();
@@ -332,7 +332,7 @@ async fn how_long_keys_are_current_is_the_issuers_word_within_bounds() {
     let source = source(&provider);
     let bounds = (source.refresh.as_secs(), source.youngest.as_secs(), source.oldest.as_secs(), source.keep.as_secs());
     assert_eq!(bounds, (600, 60, 86_400, 86_400));
-    // An issuer that wants to be asked all the time, and one that never does.
+    // An issuer that wants its keys fetched all the time, and one that never does.
     for (cache, youngest, oldest, expected) in [
         ("max-age=0", Duration::from_millis(300), Duration::from_secs(60), 3..=8),
         ("public, max-age=31536000", Duration::from_millis(1), Duration::from_millis(300), 3..=8),

@@ -1,4 +1,4 @@
-//! docs/identity-providers.md: the configuration of each provider as it stands there, tokens and keys in the shapes that the
+//! docs/identity-providers.md: each provider's configuration exactly as on the page, tokens and keys in the shapes that the
 //! provider documents, and everything around them as an operator has it: files, HTTPS, discovery.
 
 use std::path::Path;
@@ -25,12 +25,12 @@ fn configuration(heading: &str) -> String {
     page::blocks(page::section(PAGE, heading)).find(|block| block.info == "toml").expect(heading).text()
 }
 
-/// What a provider's documentation shows, and what of it must not pass.
+/// What a provider's documentation shows, and the variants of it that must be refused.
 struct Shape {
     shape: Value,
     idp: Idp,
     provider: Provider,
-    /// The issuer, at this machine.
+    /// The issuer's URL on this machine.
     issuer: String,
 }
 
@@ -49,7 +49,7 @@ impl Shape {
         Self { shape, idp, provider, issuer }
     }
 
-    /// The token of the documentation, with what `change` says otherwise; `null` takes a member out.
+    /// The token of the documentation with the changes in `change`; `null` removes a member.
     fn token(&self, change: &Value) -> String {
         let merged = |name: &str| {
             let mut members = self.shape[name].as_object().unwrap().clone();
@@ -78,7 +78,7 @@ impl Shape {
     }
 }
 
-/// A key of the shape with the members of a public key of the test.
+/// A key of the shape, with the members of one of the test's public keys.
 fn public(idp: &Idp, mut key: Value) -> Value {
     let Some(material) = key.as_object_mut().unwrap().remove("material") else { return key };
     let jwk = match material.as_str().unwrap() {
@@ -124,7 +124,7 @@ async fn service(folder: &Path, issuer: &str, policy: &str) -> Service {
     builder.methods(Router::new(()).method("math/add", add)).build().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Calls `math/add` as `planner` with this token, and returns the answer, which is signed if it should be.
+/// Calls `math/add` as `planner` with this token, and returns the answer; an answer that must be signed is verified.
 async fn call(service: &Service, token: &str) -> Value {
     let (subject, reply) = ("rpc.v1.math.planner", "_INBOX.planner.test.1");
     let payload = r#"{"jsonrpc":"2.0","method":"math/add","params":[2,3],"id":1}"#;
@@ -143,7 +143,7 @@ async fn call(service: &Service, token: &str) -> Value {
     json
 }
 
-/// The provider's page works for its token, and refuses what must be refused.
+/// The provider's configuration works for its token, and refuses what must be refused.
 async fn walk(heading: &str, shape: &str) {
     let shape = Shape::of(shape).await;
     let written = configuration(heading);
@@ -161,7 +161,7 @@ async fn walk(heading: &str, shape: &str) {
     let status = service.verifier().tokens().key_sources().remove(0);
     assert_eq!((status.error, status.left_out as u64), (None, shape.shape["left_out"].as_u64().unwrap()), "{heading}");
 
-    // The guard vouches for messages from a second after its start.
+    // The guard vouches for messages issued at least a second after its start.
     let (token, began) = (shape.token(&Value::Null), Instant::now());
     let answer = loop {
         let answer = call(&service, &token).await;
@@ -203,7 +203,7 @@ async fn spiffe_works_as_its_page_says() {
     walk("SPIFFE", include_str!("spire.json")).await;
 }
 
-/// What `Config::check` says to this issuer, in a folder with everything else.
+/// What `Config::check` says about this issuer, in a folder with everything else.
 async fn complaint(issuer: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let jwks = json!({"keys": [Idp::shared().jwk(TokenAlgorithm::EdDsa)]}).to_string();

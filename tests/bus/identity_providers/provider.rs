@@ -14,12 +14,12 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// What the server does with a request.
+/// How the server treats a request.
 #[derive(Clone)]
 pub(crate) enum Manner {
-    /// Answers 200 with the page of that path, 404 without one.
+    /// Answers 200 with the page at that path, or 404 if there is none.
     Serve,
-    /// Reads and says nothing.
+    /// Reads the request and never answers.
     Silent,
     /// Sends these bytes and closes.
     Say(Vec<u8>),
@@ -69,7 +69,7 @@ impl Provider {
         provider
     }
 
-    /// Listens, on the port of before if there was one.
+    /// Listens, on the same port as before if there was one.
     pub(crate) async fn listen(&mut self) {
         let listener = TcpListener::bind(("127.0.0.1", self.port)).await.unwrap();
         self.port = listener.local_addr().unwrap().port();
@@ -82,7 +82,7 @@ impl Provider {
         }));
     }
 
-    /// Is gone: connections are refused.
+    /// Goes away: connections are refused.
     pub(crate) async fn die(&mut self) {
         let task = self.task.take().unwrap();
         task.abort();
@@ -113,7 +113,7 @@ impl Provider {
         *self.shared.manner.lock().unwrap() = manner;
     }
 
-    /// How often a path was asked for.
+    /// How often a path was requested.
     pub(crate) fn count(&self, path: &str) -> usize {
         self.shared.asked.lock().unwrap().iter().filter(|asked| *asked == path).count()
     }
@@ -128,7 +128,7 @@ impl Drop for Provider {
 }
 
 impl Shared {
-    /// Whatever goes wrong on the way is the client's: it hangs up on us where the test wants it to.
+    /// Errors on the way are the client's doing: it hangs up where the test wants it to.
     async fn talk(&self, tls: TlsAcceptor, socket: TcpStream) {
         let Ok(mut stream) = tls.accept(socket).await else { return };
         let mut request = Vec::new();

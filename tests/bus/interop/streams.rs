@@ -1,4 +1,4 @@
-//! The Python client takes the frames of a real service, over a real broker, and controls its calls.
+//! The Python client takes frames from a real service, over a real broker, and controls its calls.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Store {
     document: Attachment,
 }
 
-/// What the methods have done.
+/// What the methods have done so far.
 #[derive(Debug, Default)]
 struct Seen {
     sent: AtomicU64,
@@ -77,7 +77,7 @@ fn methods(seen: &Arc<Seen>) -> Router<Arc<Seen>> {
         })
 }
 
-/// What `ann` needs as a client.
+/// The credentials that `ann` needs as a client.
 fn credentials(site: &Site, url: &str) -> PathBuf {
     credentials_at(site, &[url.to_owned()])
 }
@@ -97,7 +97,7 @@ fn credentials_at(site: &Site, urls: &[String]) -> PathBuf {
     file
 }
 
-/// A service with a broker of its own, and the client.
+/// A service with its own broker, and the client.
 struct Stage {
     server: NatsServer,
     site: Site,
@@ -134,7 +134,7 @@ async fn python_client_gives_arguments_larger_than_a_message() {
     let call = ["--timeout-ms", "50000", "stream", "site", "site/store"];
     let got = run(&mut client, &[&call[..], &["--attach", &attach]].concat()).await;
     assert_eq!((got.code, &got.said["result"]), (0, &json!([5 << 20, 15 << 20])), "{got:?}");
-    // Something else is attached than what the call says.
+    // The attachment is not the one that the call names.
     let other =
         json!({ "document": { "sha256": "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU", "size": 9, "type": "a/b" } });
     let attach = format!("other={}", file.display());
@@ -153,26 +153,26 @@ async fn python_client_takes_frames_and_controls_its_calls() {
     for window in ["1", "2", "32"] {
         let got = run(&mut client, &["stream", "site", "site/count", "[500]", "--window", window]).await;
         assert_eq!((got.code, &got.said["items"], &got.said["result"]), (0, &numbers(500), &Value::Null), "{got:?}");
-        // Those of a large window may come in so few frames that none has to be acknowledged.
+        // With a large window, there may be so few frames that none has to be acknowledged.
         assert!(window == "32" || got.said["sent"]["ack"].as_u64() > Some(0), "{got:?}");
     }
     let got = run(&mut client, &["stream", "site", "site/count", "[5]", "--window", "0"]).await;
     assert_eq!((got.code, &got.said["result"]), (0, &numbers(5)), "{got:?}");
 
-    // Frames that get lost on the way are asked for again, the first one too.
+    // Lost frames are asked for again, including the first.
     let lost = ["--lose", "0", "--lose", "3", "--lose", "4"];
     let got = run(&mut client, &[&["stream", "site", "site/slowly", "[20, 5]"], &lost[..]].concat()).await;
     assert_eq!((got.code, &got.said["items"]), (0, &numbers(20)), "{got:?}");
     assert!(got.said["sent"]["again"].as_u64() > Some(0), "{got:?}");
 
-    // Progress, a question, a result of its own; nobody to answer; a text above the limit of answers.
+    // Progress, a question, and a result; then nobody to answer the question; then a text above the limit of answers.
     for (answer, result) in [(&["--answer", "true"][..], true), (&[], false)] {
         let got = run(&mut client, &[&["stream", "site", "site/report", "[]"], answer].concat()).await;
         assert_eq!((got.code, &got.said["result"], &got.said["items"]), (0, &json!(result), &json!([1])), "{got:?}");
         assert_eq!(got.said["asked"], json!(["confirm"]), "{got:?}");
         assert_eq!(got.said["notes"].as_array().unwrap().len(), 1, "{got:?}");
     }
-    // An answer that is lost on the way is sent again, and is none of the service's business twice.
+    // A lost answer is sent again, and the service handles it once.
     let lossy = ["--answer", "true", "--lose-answers", "1"];
     let got = run(&mut client, &[&["stream", "site", "site/report", "[]"], &lossy[..]].concat()).await;
     assert_eq!((got.code, &got.said["result"], &got.said["sent"]["answer"]), (0, &json!(true), &json!(2)), "{got:?}");
@@ -181,7 +181,7 @@ async fn python_client_takes_frames_and_controls_its_calls() {
     let got = run(&mut client, &["stream", "site", "site/large", "[1000000]", "--window", "0"]).await;
     assert_eq!((got.code, &got.said["code"]), (21, &json!(-32015)), "{got:?}");
 
-    // Cancelled on the way: a stream, a call without frames, a subscription that outlives its first deadline.
+    // Cancelled while they run: a stream, a call without frames, a subscription that outlives its first deadline.
     let got = run(&mut client, &["stream", "site", "site/slowly", "[100000, 5]", "--cancel-after-items", "5"]).await;
     assert_eq!((got.code, &got.said["code"], &got.said["signed"]), (21, &json!(-32016), &json!(true)), "{got:?}");
     for window in ["0", "32"] {
@@ -234,7 +234,7 @@ async fn python_client_goes_on_with_a_stream_after_the_broker_was_killed() {
 async fn python_client_goes_on_with_a_stream_at_another_node_of_the_cluster() {
     let Some(python) = python() else { return };
     let mut cluster = Cluster::start(3).await;
-    // The service stays where it is; the client begins at the only node that lets it in.
+    // The service stays at its node; the client begins at the only node that it can reach.
     let site = Site::new(&cluster.nodes[2].url());
     let seen = Arc::<Seen>::default();
     let served = site.serve(methods(&seen)).await;
@@ -260,7 +260,7 @@ async fn python_client_goes_on_with_a_stream_at_another_node_of_the_cluster() {
     served.stop().await.unwrap();
 }
 
-/// SPEC.md §6: the mark of an outcome that was there before.
+/// SPEC.md §6: the mark of an outcome of an earlier run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn python_client_tells_the_outcome_of_an_earlier_call() {
     let Some(python) = python() else { return };
@@ -286,7 +286,7 @@ async fn python_client_tells_the_outcome_of_an_earlier_call() {
     served.stop().await.unwrap();
 }
 
-/// SPEC.md §25.4: a hint is signed by nobody, so the method may be at work.
+/// SPEC.md §25.4: a hint is not signed, so the method may be running.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn python_client_cancels_what_a_hint_has_ended() {
     let Some(python) = python() else { return };
@@ -295,7 +295,7 @@ async fn python_client_cancels_what_a_hint_has_ended() {
     let bus = server.client().await;
     let mut requests = within(SOON, bus.subscribe("rpc.v1.site.ann")).await.unwrap();
     settle(&bus).await;
-    // Whoever is not quicker than the first frame has no effect; then it is cancelled after a while.
+    // A hint that comes after the first frame has no effect; then the client cancels the call after a while.
     let arguments = ["--timeout-ms", "30000", "stream", "site", "site/endless", "[]", "--cancel-after-ms", "3000"];
     for run_before in 0..20 {
         let running = run(&mut client, &arguments);

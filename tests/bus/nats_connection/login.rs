@@ -1,4 +1,4 @@
-//! Getting in: users, tokens, nkeys, TLS, and being told why not.
+//! Logging in: users, tokens, nkeys, TLS, and the reasons for refusals.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ async fn nkey_signs_the_broker_s_nonce() {
     assert!(error.contains("nkey seed") && !error.contains("SUNOSEED"), "{error}");
 }
 
-/// Certificates of an authority of their own.
+/// Certificates issued by their own authority.
 struct Certificates {
     folder: tempfile::TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -115,7 +115,7 @@ async fn tls_trusts_the_named_authority_alone_and_checks_the_host_name() {
         works(&BusConfig { tls_ca: Some(ours.path("ca.pem")), ..open.clone() }).await.unwrap();
         let error = refused(&BusConfig { tls_ca: Some(theirs.path("ca.pem")), ..open.clone() }).await;
         assert!(matches!(error, BusError::Tls { .. }), "{error}");
-        // The system's authorities, if it has any, did not sign it either.
+        // Nor did any of the system's authorities sign it.
         let error = refused(&open).await;
         assert!(matches!(error, BusError::Tls { .. }), "{error}");
         let error = refused(&BusConfig { tls_ca: Some(ours.path("none.pem")), ..open }).await;
@@ -136,7 +136,7 @@ async fn certificate_of_ours_is_shown_where_the_broker_asks_for_one() {
     let error = refused(&bare).await;
     assert!(matches!(error, BusError::Tls { .. }), "{error}");
     works(&BusConfig { tls_cert: Some(certificate.clone()), tls_key: Some(key), ..bare.clone() }).await.unwrap();
-    // A key that is none: the file is named, and nothing of what it holds.
+    // A file that contains no key: the error names the file, and nothing of its contents.
     sealwire::auth::write_secret(&ours.path("bad.key"), "hunter2", true).unwrap();
     let bad = BusConfig { tls_cert: Some(certificate), tls_key: Some(ours.path("bad.key")), ..bare };
     let error = refused(&bad).await.to_string();
@@ -145,7 +145,7 @@ async fn certificate_of_ours_is_shown_where_the_broker_asks_for_one() {
 
 #[tokio::test]
 async fn tls_that_was_asked_for_is_never_left_out() {
-    // It says that it knows no TLS, and waits for a password in the clear.
+    // The server says that it knows no TLS, and waits for a password in clear text.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let heard = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Brokers that die, hang or are about to go.
+//! Brokers that die, hang or announce that they are about to go.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ async fn a_broker_that_restarts_is_waited_for_and_subscribed_to_again() {
     server.kill().await;
     eventually("the loss is noticed", || connection.session().is_none()).await;
     assert!(!before.is_up());
-    // The session goes first, and then whoever listens is told.
+    // The session ends first, and then the handler is told.
     eventually("the loss is told", || heard.disconnected()).await;
-    // What is published while it is down is not sent later.
+    // Messages published while the connection is down are not sent later.
     assert_eq!(before.publish("a", "", b"", b"old").await, Err(PublishError::Gone));
     assert!(!within(SOON, before.flush()).await);
     server.restart().await;
@@ -40,7 +40,7 @@ async fn a_subscription_that_is_forbidden_later_is_tried_again_until_it_is_permi
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("users.conf");
     std::fs::write(&file, users("a")).unwrap();
-    // The name counts from the folder of the server's own file, which is one of the scratch folders, too.
+    // The path is relative to the folder of the server's own file, which is a scratch folder beside this one.
     let name = format!("../{}/users.conf", folder.path().file_name().unwrap().to_string_lossy());
     let server = NatsServer::start_with(&format!("include {name:?}")).await;
     let bus = BusConfig {
@@ -78,7 +78,7 @@ async fn a_broker_that_hangs_is_left_for_another() {
     cluster.nodes[0].resume().await;
 }
 
-/// Numbered messages to one subscriber, whose broker says that it is about to go: each is handed over exactly once, and
+/// Numbered messages to one subscriber whose broker announces that it is about to go: each is delivered exactly once, and
 /// the subscriber is never away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_about_to_go_is_left_without_losing_a_message() {
@@ -120,7 +120,7 @@ async fn a_broker_about_to_go_is_left_without_losing_a_message() {
     let mut numbers: Vec<usize> = heard.payloads().iter().map(|text| text.parse().unwrap()).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..sent).collect::<Vec<_>>());
-    // And nobody was ever told that nobody listens.
+    // And no publisher was ever told that nobody listens.
     settle(&client).await;
     assert!(futures_util::FutureExt::now_or_never(futures_util::StreamExt::next(&mut nobody)).is_none());
     eventually_within(Duration::from_secs(5), "the old one is left", || !before.is_up()).await;

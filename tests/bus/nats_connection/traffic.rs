@@ -1,4 +1,4 @@
-//! What goes through it: whatever peers send, in whatever size and at whatever rate.
+//! The traffic of the connection: whatever peers send, of any size and at any rate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn every_header_block_is_handed_over_as_it_came() {
     assert!(up(&connection).is_up() && !heard.disconnected());
 }
 
-/// The longest lines that a broker takes from a peer, and subjects that are no text.
+/// The longest lines that a broker accepts from a peer, and subjects that are not text.
 #[tokio::test]
 async fn strange_subjects_reach_the_handler_and_end_nothing() {
     let server = NatsServer::start().await;
@@ -82,7 +82,7 @@ async fn what_the_broker_would_not_take_is_not_sent() {
     assert_eq!(heard.messages.lock().unwrap()[0].headers.as_ref(), header);
 }
 
-/// The broker sends it only to a subscription of the connection that published.
+/// The broker sends this status only to a subscription of the connection that published.
 #[tokio::test]
 async fn nobody_listening_is_told_to_the_connection_that_asked() {
     let server = NatsServer::start().await;
@@ -94,7 +94,7 @@ async fn nobody_listening_is_told_to_the_connection_that_asked() {
     assert!(messages[0].headers.starts_with(b"NATS/1.0 503\r\n") && messages[0].payload.is_empty());
 }
 
-/// Where a client library drops what is not read in time, this one reads more slowly, and the broker waits.
+/// Where other client libraries drop messages that are not read in time, this one reads more slowly, and the broker waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_handler_loses_nothing() {
     let server = NatsServer::start().await;
@@ -112,7 +112,7 @@ async fn a_slow_handler_loses_nothing() {
     assert!(up(&connection).is_up() && !heard.disconnected());
 }
 
-/// Messages to a queue group of two, one of which leaves in the middle: each is handed over once.
+/// Messages to a queue group of two, one of which leaves half-way: each message is delivered once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn draining_loses_nothing_that_the_broker_gave_us() {
     const MESSAGES: usize = 30_000;

@@ -1,4 +1,4 @@
-//! What a service is asked beside its calls: by its other replicas, and by tools on `$SRV`, however often and whatever they send.
+//! Questions to a service besides calls: from its other replicas, and from tools on `$SRV`, however many and whatever they contain.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use sealwire_testkit::raw::{RawConnection, poison_headers};
 use sealwire_testkit::site::{Answer, Caller, Served, Site, methods, sum};
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 
-/// The users of SPEC.md §19, without what they do not need here. Whoever names none is `ann`.
+/// The users of SPEC.md §19, reduced to what is needed here. A connection that names no user is `ann`.
 const BROKER: &str = r#"
 accounts { A { users = [
   { user: site, password: site, permissions: {
@@ -28,7 +28,7 @@ accounts { A { users = [
 no_auth_user: ann
 "#;
 
-/// Calls of one agent while `flood` goes on; one that fails is told.
+/// Calls of one agent while `flood` goes on. Panics at the first call that fails, and returns how many were answered.
 async fn calls_during(caller: &Caller, flood: impl Future<Output = u64>) -> u64 {
     let mut flood = std::pin::pin!(flood);
     let mut answered = 0_u64;
@@ -47,7 +47,7 @@ async fn calls_during(caller: &Caller, flood: impl Future<Output = u64>) -> u64 
     }
 }
 
-/// As a process of its own would: what it costs to send is not the service's.
+/// Runs `work` on a thread of its own, like a separate process: the service does not pay for the sending.
 async fn elsewhere<F: Future<Output = u64>>(work: impl FnOnce() -> F + Send + 'static) -> u64 {
     let thread = tokio::task::spawn_blocking(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -56,7 +56,7 @@ async fn elsewhere<F: Future<Output = u64>>(work: impl FnOnce() -> F + Send + 's
     within(3 * SOON, thread).await.unwrap()
 }
 
-/// Each with a nonce, so that it asks for a signature. A guard that doubted would refuse calls for two seconds.
+/// Each question has a nonce and so needs a signature. A guard that had doubts would refuse calls for two seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_of_a_tools_user_at_two_thousand_a_second_fail_no_call_and_no_guard_doubts() {
     const TIME: Duration = Duration::from_secs(4);
@@ -82,7 +82,7 @@ async fn questions_of_a_tools_user_at_two_thousand_a_second_fail_no_call_and_no_
     let sent = calls_during(&caller, flood).await;
     assert!(sent > 7_000, "{sent}");
 
-    // All at once, some find no room, which is counted.
+    // All at once: some find no room, and are counted.
     let mut raw = RawConnection::connect(&server.url(), Some(("tools", "tools"))).await;
     let question = b"PUB $SRV.STATS _INBOX.tools.1 0\r\n\r\n".repeat(20_000);
     raw.send(&question).await;
@@ -97,7 +97,7 @@ async fn questions_of_a_tools_user_at_two_thousand_a_second_fail_no_call_and_no_
     served.stop().await.unwrap();
 }
 
-/// Far more than can be read: what replicas say to each other, and answers, go over the same connection.
+/// Far more than can be read, although the messages between replicas, and answers, use the same connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_as_fast_as_the_broker_takes_them_fail_no_call_and_no_guard_doubts() {
     const TIME: Duration = Duration::from_secs(6);
@@ -122,7 +122,7 @@ async fn questions_as_fast_as_the_broker_takes_them_fail_no_call_and_no_guard_do
     assert_eq!((count(&health.reconnected), count(&health.unsent)), (0, 0));
     assert!(count(&health.unasked) > 0);
 
-    // Whoever asks a second later is answered.
+    // A question a second later is answered.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let mut raw = RawConnection::connect(&server.url(), Some(("tools", "tools"))).await;
     raw.send(b"SUB _INBOX.tools.> 1\r\n").await;
@@ -146,7 +146,7 @@ async fn poison_on_discovery_at_five_thousand_a_second_fails_no_call() {
     assert_eq!(calls_during(&caller, flood).await, 15_000);
     assert_eq!(served.running.health().reconnected.load(Ordering::Relaxed), 0, "no connection was lost");
     assert_eq!(*served.running.state().borrow(), State::Ready);
-    // Header blocks are not read here: a question is one whatever stands in them.
+    // Header blocks are not read here: a question is a question whatever its headers contain.
     let mut raw = RawConnection::connect(&server.url(), Some(("tools", "tools"))).await;
     raw.send(b"SUB _INBOX.tools.> 1\r\n").await;
     for (kind, block) in poison_headers() {
@@ -158,7 +158,7 @@ async fn poison_on_discovery_at_five_thousand_a_second_fails_no_call() {
     served.stop().await.unwrap();
 }
 
-/// The broker's permissions are what keeps others from asking and answering: without them a service does not start.
+/// Only the broker's permissions keep others from asking and answering: a service does not start without them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_may_not_ask_its_replicas_says_what_to_permit() {
     let server = NatsServer::start_with(BROKER).await;
@@ -168,7 +168,7 @@ async fn a_service_that_may_not_ask_its_replicas_says_what_to_permit() {
     assert!(said.contains("`_SVC.site.replica.peers`") && said.contains("`_SVC.site.replica.>`"), "{said}");
 }
 
-/// Takes the service's key out of the configuration, and gives it another state file.
+/// Removes the service's key from the configuration, and sets another state file.
 fn without_a_key(site: &Site) {
     site.write_config("state = \"other.floor\"\n");
     let config = site.path("sealwire.toml");
@@ -195,7 +195,7 @@ async fn replicas_with_and_without_a_key_do_not_start_beside_each_other() {
     keyless.stop().await.unwrap();
 }
 
-/// Answers each question between replicas as one with another guard would, which it cannot sign.
+/// Answers each question between replicas like a replica with another guard, but without being able to sign.
 async fn answer_as_another(server: &NatsServer) -> tokio::task::JoinHandle<()> {
     let client = server.client().await;
     let mut asked = client.subscribe("_SVC.site.replica.peers").await.unwrap();
@@ -228,8 +228,8 @@ fn is_up(served: &Served) -> bool {
     *served.running.state().borrow() == State::Ready
 }
 
-/// At a broker where anybody may answer: what is not signed keeps a replica from starting, and one that runs from admitting
-/// anything for as long as it lasts. It ends none, and is not the replica's own voice either.
+/// At a broker where anybody may answer: an unsigned answer keeps a replica from starting, and a running one from admitting
+/// anything while such answers come. It ends no replica, and is not mistaken for the replica's own answer either.
 /// SPEC.md §18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_without_a_proof_closes_the_guard_and_ends_no_replica() {
@@ -258,7 +258,7 @@ async fn an_answer_without_a_proof_closes_the_guard_and_ends_no_replica() {
     ghost.abort();
 }
 
-/// One replica's word that it has another guard could be among what there was no room for.
+/// Among the answers that found no room could be one from a replica that has another guard.
 /// SPEC.md §18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_hears_too_much_has_not_heard_itself() {
@@ -283,7 +283,7 @@ async fn a_replica_that_hears_too_much_has_not_heard_itself() {
     served.stop().await.unwrap();
 }
 
-/// Replicas and health checks ask where `$SRV` is not; tools get what ADR-32 says, signed if they send a nonce.
+/// Replicas and health checks ask outside `$SRV`; tools get answers as in ADR-32, signed if the question has a nonce.
 /// SPEC.md §18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tools_get_signed_answers_in_their_inboxes_and_none_where_replicas_listen() {
@@ -298,7 +298,7 @@ async fn tools_get_signed_answers_in_their_inboxes_and_none_where_replicas_liste
     assert!(plain.headers.is_none());
     let said: Value = serde_json::from_slice(&plain.payload).unwrap();
     assert_eq!(said["id"], served.running.instance());
-    // Published with the service's rights, by whoever asks: not into another replica's inbox.
+    // The service would publish this with its own rights for whoever asks: so never to another replica's inbox.
     let mut heard = client.subscribe("_SVC.site.replica.x.>").await.unwrap();
     settle(&client).await;
     client.publish_with_reply("$SRV.PING.site", "_SVC.site.replica.x.1", "".into()).await.unwrap();

@@ -1,6 +1,6 @@
-//! Streams in a cluster of three nodes (SPEC.md §25): service and caller at different ones, which are killed and come back.
+//! Streams in a cluster of three nodes (SPEC.md §25): service and caller are at different nodes, which are killed and come back.
 //!
-//! The bounds are wide; the figures are printed: `cargo test --test bus streams::cluster -- --nocapture`
+//! The bounds are generous, and the figures are printed: `cargo test --test bus streams::cluster -- --nocapture`
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use sealwire_testkit::{SOON, within};
 /// When the method learned that it was cancelled.
 type Noticed = Arc<Mutex<Option<Instant>>>;
 
-/// The service is at the first node and the caller at the second; who loses its own goes to the third.
+/// The service is at the first node and the caller at the second; whichever loses its node moves to the third.
 const SERVICE: usize = 0;
 const CALLER: usize = 1;
 const OTHER: usize = 2;
 
 struct Stage {
     cluster: Cluster,
-    /// The folder that the service looks at.
+    /// The folder with the service's files.
     _site: Site,
     served: Served,
     client: Client,
@@ -43,7 +43,7 @@ impl Stage {
         let client =
             Client::builder(credentials.token(site.token("ann", &["worker"]))).deadline(Duration::from_secs(300));
         let client = within(SOON, client.connect()).await.unwrap();
-        // The nodes tell each other of subscriptions in their own time.
+        // The nodes take some time to exchange subscriptions.
         within(SOON, async { while client.call::<u64>("site", "site/one", ()).await.is_err() {} }).await;
         Self { cluster, _site: site, served, client, noticed }
     }
@@ -52,7 +52,7 @@ impl Stage {
 fn methods(noticed: &Noticed) -> Router<Noticed> {
     Router::new(Arc::clone(noticed))
         .method("site/one", |_: Ctx<Noticed>, (): ()| async { Ok::<_, RpcError>(1) })
-        // One frame each: none has more than its item.
+        // One frame per item: a frame carries no more than its item.
         .method_with_sink("site/count", |_: Ctx<Noticed>, (to,): (u64,), items: Sink<u64>| async move {
             for number in 1..=to {
                 items.send(&number).await?;
@@ -67,7 +67,7 @@ fn methods(noticed: &Noticed) -> Router<Noticed> {
         })
 }
 
-/// Takes the items up to this number, and tells the longest wait for one.
+/// Takes the items up to this number, and returns the longest wait for one.
 async fn take(items: &mut CallStream<u64>, last: &mut u64, to: u64) -> Duration {
     let mut longest = Duration::ZERO;
     while *last < to {
@@ -84,7 +84,7 @@ async fn take(items: &mut CallStream<u64>, last: &mut u64, to: u64) -> Duration 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_items_outlive_the_node_of_the_service_and_that_of_the_caller() {
     let mut stage = Stage::open().await;
-    // Idempotent: sent again, before its first frame, to a service that a busy machine has paused for so long that it refuses it.
+    // Idempotent: before its first frame it is sent again if the service, paused by a busy machine, refuses it as too old.
     let request = stage.client.request("site").deadline(Duration::from_secs(500)).idempotent();
     let mut items = request.stream::<u64>("site/count", (100_000,));
     let (began, mut last) = (Instant::now(), 0);
@@ -94,7 +94,7 @@ async fn a_hundred_thousand_items_outlive_the_node_of_the_service_and_that_of_th
         let to = last + 30_000;
         take(&mut items, &mut last, to).await;
         stage.cluster.nodes[node].kill().await;
-        // More than was under way: it goes on without that node.
+        // More than was in flight, so the stream goes on without that node.
         let pause = take(&mut items, &mut last, to + 10_000).await;
         println!("the node of the {whose} was killed: the next item came {pause:.1?} later");
         stage.cluster.nodes[node].restart().await;
@@ -131,7 +131,7 @@ async fn a_cancel_reaches_the_method_over_two_nodes() {
         at(99),
         at(100)
     );
-    // It waits for no timer; what a busy machine does to the others is not ours to promise.
+    // Cancelling waits for no timer; the slower runs may be due to a busy machine.
     assert!(took[0] < Duration::from_millis(50), "{:?}", took[0]);
     stage.served.stop().await.unwrap();
 }

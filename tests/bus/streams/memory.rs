@@ -1,4 +1,4 @@
-//! What a service holds for callers that have stopped reading (SPEC.md §25.5), measured from outside: it is a process of its own.
+//! What a service holds for callers that have stopped reading (SPEC.md §25.5), measured from outside: it is a separate process.
 //!
 //! The figures are printed: `cargo test --test bus streams::memory -- --nocapture`
 
@@ -17,14 +17,14 @@ use sealwire_testkit::{NatsServer, SOON, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-/// The environment tells the service's process where its configuration is.
+/// The environment variable that tells the service's process where its configuration is.
 pub(crate) const CONFIG: &str = "SEALWIRE_TEST_CONFIG";
 const MIB: u64 = 1 << 20;
 
-/// How often an item was handed over.
+/// How many items were handed over.
 type Sent = Arc<AtomicU64>;
 
-/// The service: says how many items were sent whenever it is asked. Not a test of its own.
+/// The service: prints how many items were sent whenever it is asked. Not a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the test below as a process"]
 async fn service() {
@@ -53,7 +53,7 @@ async fn service() {
     let served = Served::spawn(service, config.nats.clone(), options);
     served.ready().await;
     println!("\nready");
-    // Ends with whoever started it.
+    // Ends when the process that started it ends.
     let asked = tokio::task::spawn_blocking(move || {
         for _ in std::io::stdin().lines().map_while(Result::ok) {
             println!("\nsent {}", sent.load(Ordering::Relaxed));
@@ -63,7 +63,7 @@ async fn service() {
     served.kill().await;
 }
 
-/// A service as a process: one of these tests that are ignored, which says that it is ready, and ends with its input.
+/// A service as a process: one of the ignored tests here, which reports that it is ready, and ends with its input.
 pub(crate) struct Process {
     pub(crate) child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -74,7 +74,7 @@ impl Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--ignored", "--nocapture", "--test-threads", "1"])
             .env(CONFIG, site.path("sealwire.toml"))
-            // glibc: what is let go of is given back, so that what is measured is what is held.
+            // glibc: freed memory is returned to the system, so that only memory in use is measured.
             .envs([("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "65536"), ("MALLOC_TRIM_THRESHOLD_", "0")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -87,7 +87,7 @@ impl Process {
         process
     }
 
-    /// What follows this word on the next line that begins with it.
+    /// The rest of the next line that begins with this word.
     pub(crate) async fn hears(&mut self, word: &str) -> String {
         let heard = async {
             loop {
@@ -105,24 +105,24 @@ impl Process {
         self.hears("sent").await.parse().unwrap()
     }
 
-    /// What it has in memory, in bytes.
+    /// Its resident memory, in bytes.
     fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// Whether a thread of it runs, or waits for a processor.
+    /// Whether one of its threads runs, or waits for a processor.
     fn is_busy(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id().unwrap())).unwrap();
-        // `PID (NAME) STATE …`; one that has just ended has none.
+        // `PID (NAME) STATE …`; a thread that has just ended has no such file.
         let stat =
             |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok();
         threads.filter_map(stat).any(|stat| stat.contains(") R "))
     }
 
-    /// Waits until no method gets any further, or the first of them are given up. How many items were sent, and the most that was
-    /// in memory meanwhile.
+    /// Waits until no method makes progress any more, or the first of them are given up. Returns how many items were sent, and
+    /// the peak of memory meanwhile.
     async fn stalled(&mut self) -> (u64, u64) {
         let (mut last, mut most, mut since) = (self.sent().await, self.resident(), Instant::now());
         let began = Instant::now();
@@ -140,7 +140,7 @@ impl Process {
     }
 }
 
-/// So many streams of so many agents, which subscribe, and never read a byte of what comes.
+/// This many streams of this many agents, which subscribe but never read a byte.
 struct Case {
     agents: usize,
     each: usize,
@@ -157,7 +157,7 @@ impl Case {
         site.write_ring(&names.iter().map(String::as_str).collect::<Vec<_>>());
         let mut process = Process::start(&site, "streams::memory::service").await;
         let mut callers = Vec::new();
-        // One that everything was used for once.
+        // A first call, so that everything has been used once.
         callers.push(call(&site, &server, "agent0", 1, "site/each", size, 1).await);
         process.stalled().await;
         let before = process.resident();
@@ -172,10 +172,10 @@ impl Case {
             used as f64 / MIB as f64,
             used as f64 / MIB as f64 / streams as f64
         );
-        // A mebibyte each; the item that waits for room, with its text; and what the allocator keeps for itself.
+        // A mebibyte each, the item that waits for room, with its text, and what the allocator keeps.
         let most = streams * (MIB + 2 * size as u64) + 4 * MIB;
         assert!(used <= most, "{used} bytes for {streams} streams, and {most} are expected");
-        // It was not empty-handed: a caller that reads again gets the frames.
+        // The service does hold frames: a caller that reads again gets them.
         assert!(used >= streams * MIB / 16, "{used} bytes for {streams} streams");
     }
 }
@@ -208,7 +208,7 @@ async fn call(
     raw
 }
 
-/// SPEC.md §25.5: a stream holds 1 MiB at most, all of one agent half of what there is, and all together 64 MiB.
+/// SPEC.md §25.5: a stream holds at most 1 MiB, all streams of one agent half of what there is, and all together 64 MiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_that_stop_reading_cost_a_mebibyte_each_at_most() {
     let cases = [

@@ -1,5 +1,5 @@
-//! What the caller sees (SPEC.md §25.5) of brokers, replicas and callers that die, and of somebody between service and caller who
-//! changes, holds back, repeats and reorders what he carries. The table at the head of `streams.rs` has all rows.
+//! What the caller sees (SPEC.md §25.5) of brokers, replicas and callers that die, and of a man in the middle who changes, holds
+//! back, repeats and reorders messages. The table at the head of `streams.rs` has all rows.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 
 use super::Call;
 
-/// Longer than a caller waits for a sign of life, by a busy machine's clock.
+/// Longer than a caller waits for a sign of life, even on a busy machine.
 const LOST: Duration = Duration::from_secs(60);
 
 /// How many methods have ended, in whatever way.
@@ -63,7 +63,7 @@ fn methods(ended: &Ended) -> Router<Ended> {
         })
 }
 
-/// Waits until a method has ended; it is the only one.
+/// Waits until a method has ended; there is only one.
 async fn ended_once(ended: &Ended) {
     within(SOON, async {
         while ended.load(Ordering::SeqCst) == 0 {
@@ -81,14 +81,14 @@ async fn connect(site: &Site, url: &str) -> Client {
     within(SOON, client.connect()).await.unwrap()
 }
 
-/// What is carried instead of a frame; the second argument is what its proof claims.
+/// What to deliver instead of a frame; the second argument is the claims of its proof.
 type Deed = Box<dyn FnMut(Message, &Value) -> Vec<Message> + Send>;
 
-/// Two brokers, with the caller at one and the service at the other, and somebody who carries everything to and fro.
+/// Two brokers, with the caller at one and the service at the other, and a carrier of all messages in between.
 struct Between {
     near: NatsServer,
     _far: NatsServer,
-    /// The folder that the service looks at.
+    /// The folder with the service's files.
     _site: Site,
     served: Served,
     client: Client,
@@ -97,7 +97,7 @@ struct Between {
 }
 
 impl Between {
-    /// Requests and control are carried so many times.
+    /// Delivers each request and each control message this many times.
     async fn open(copies: usize, mut deed: Deed) -> Self {
         let (near, far) = (NatsServer::start().await, NatsServer::start().await);
         let (site, ended) = (Site::new(&far.url()), Ended::default());
@@ -150,7 +150,7 @@ impl Between {
     }
 }
 
-/// What the proof of a frame or an answer claims.
+/// The claims of the proof of a frame or an answer.
 fn claims(message: &Message) -> Value {
     let part = |proof: &str| URL_SAFE_NO_PAD.decode(proof.split('.').nth(1)?).ok();
     let proof = message.headers.as_ref().and_then(|headers| headers.get("Authentication-Info"));
@@ -171,7 +171,7 @@ async fn whole(mut items: CallStream<u64>, from: u64, to: u64) {
     within(SOON, items.finish::<()>()).await.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The numbers that were given out, and the error after them.
+/// The numbers that the client handed on, and the error after them.
 async fn broken(mut items: CallStream<u64>) -> (Vec<u64>, ClientError) {
     let mut taken = Vec::new();
     loop {
@@ -189,7 +189,7 @@ async fn frames_that_come_in_another_order_and_repeatedly_change_nothing() {
     let between = Between::open(
         1,
         Box::new(move |message, _| match held.take() {
-            // Each pair the other way round, and one of them twice.
+            // Each pair in reverse order, and one of the two twice.
             Some(before) => vec![message, before.clone(), before],
             None => {
                 held = Some(message);
@@ -198,7 +198,7 @@ async fn frames_that_come_in_another_order_and_repeatedly_change_nothing() {
         }),
     )
     .await;
-    // The last one may be held for good: it comes when it is asked for again.
+    // The last frame may be held back for good: it comes when it is asked for again.
     whole(between.count(300, 1), 1, 300).await;
     let stats = between.client.stats();
     assert!(stats.late > 0 && stats.frames_refused == 0, "{stats:?}");
@@ -223,7 +223,7 @@ async fn frames_that_get_lost_once_come_again() {
     between.close().await;
 }
 
-/// SPEC.md §25.5: the requests draw refusals, the control draws nothing, and the stream knows of neither.
+/// SPEC.md §25.5: copies of the request draw refusals, copies of control draw nothing, and neither affects the stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_of_the_request_and_of_all_control_change_nothing() {
     let answers = Arc::new(AtomicUsize::new(0));
@@ -265,7 +265,7 @@ async fn a_stream_that_somebody_cuts_is_lost_wherever_it_was_cut() {
     end.close().await;
 }
 
-/// SPEC.md §25.5: anybody may have kept a sign of life.
+/// SPEC.md §25.5: anybody may have kept an earlier sign of life.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signs_of_life_that_are_repeated_do_not_keep_a_dead_stream_alive() {
     let kept: Arc<Mutex<Option<Message>>> = Arc::default();
@@ -305,10 +305,10 @@ async fn signs_of_life_that_are_repeated_do_not_keep_a_dead_stream_alive() {
     carriers.iter().for_each(JoinHandle::abort);
 }
 
-/// SPEC.md §25.4: a service, or a client, that has miscounted.
+/// SPEC.md §25.4: as if the service, or the client, had miscounted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_whose_digest_does_not_hold_is_no_end() {
-    // Somebody who has the key, so that everything else about the frame holds.
+    // The forger has the key, so that everything else about the frame is valid.
     let endpoint = sealwire::wire::Endpoint::new(Name::new("test").unwrap(), Name::new("site").unwrap());
     let key = *agent_key("ann").derived(endpoint.audience()).unwrap().expose();
     let between = Between::open(
@@ -353,7 +353,7 @@ async fn the_subscription_of_a_caller_that_died_ends_with_its_lease() {
         }),
     )
     .await;
-    // Long enough for a busy machine to renew it in time.
+    // Long enough for a busy machine to renew the lease in time.
     let lease = Duration::from_secs(8);
     let mut ticks = between.client.request("site").lease(lease).subscribe::<[u64; 1]>("site/ticks", ());
     let began = Instant::now();
@@ -361,7 +361,7 @@ async fn the_subscription_of_a_caller_that_died_ends_with_its_lease() {
         within(SOON, ticks.next()).await.unwrap().unwrap_or_else(|error| panic!("{error}"));
     }
     assert_eq!(between.ended.load(Ordering::SeqCst), 0, "it outlives its lease while somebody holds it");
-    // Nothing that the caller says arrives from here on.
+    // From here on, nothing from the caller arrives.
     between.near.kill().await;
     let died = Instant::now();
     within(LOST, async {
@@ -389,11 +389,11 @@ async fn control_by_another_agent_or_with_an_old_counter_has_no_effect() {
         within(SOON, call.next()).await;
     }
     let newest = call.counter;
-    // Ann's own cancel, with a counter that she has used.
+    // Ann's own cancel, with a counter that was used before.
     call.counter = newest - 1;
     call.control(&ControlOp::Cancel).await;
     call.counter = newest;
-    // Bob's, on ann's subject and on his own.
+    // Bob's cancel, on ann's subject and on his own.
     let bob = RequestSigner::new(&agent_key("bob"), site.endpoint.audience().clone(), vec![]).unwrap();
     let replica = Name::new(call.receiver.replica().unwrap()).unwrap();
     for owner in ["ann", "bob"] {
@@ -447,13 +447,13 @@ async fn a_caller_that_takes_nothing_for_half_a_minute_is_told_so() {
     served.stop().await.unwrap();
 }
 
-/// The replica that a subscription is at, by its next tick.
+/// The replica that serves a subscription, from its next tick.
 async fn at(ticks: &mut Subscription<[usize; 1]>) -> usize {
     let tick = within(LOST, ticks.next()).await.expect("it goes on");
     tick.unwrap_or_else(|error| panic!("{error}"))[0]
 }
 
-/// A replica whose ticks are its number, once it takes calls.
+/// Starts a replica whose ticks are its number, and waits until it takes calls.
 async fn replica(site: &Site, number: usize) -> Served {
     let router = methods(&Ended::default()).subscription("site/replica", move |_: Ctx<Ended>, (): ()| async move {
         Ok::<_, RpcError>(stream::repeat(number).then(|number| async move {
@@ -467,7 +467,7 @@ async fn replica(site: &Site, number: usize) -> Served {
     served
 }
 
-/// SPEC.md §25.5: two replicas with one guard, exchanged one after the other.
+/// SPEC.md §25.5: two replicas that share a guard, replaced one after the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_ends_no_stream_and_subscribers_subscribe_again() {
     let server = NatsServer::start().await;
