@@ -1,6 +1,6 @@
-"""Judges every vector in tests/vectors as SPEC.md says, and checks the worked example in SPEC.md.
+"""Judges every vector in tests/vectors by SPEC.md, and checks the worked example in SPEC.md.
 
-Written from SPEC.md alone, as a second opinion on it and on the vectors. Exits 0 only if everything is as expected.
+Written from SPEC.md alone, as a check of both SPEC.md and the vectors. Exits 0 only if everything is as expected.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def pinned(vectors: dict[str, Any]) -> dict[str, Ed25519PublicKey]:
 
 
 def judge_reply(vectors: dict[str, Any], vector: dict[str, Any]) -> str:
-    """The client's judgement of §12."""
+    """Judges an answer as a client does by §12."""
     request = sent(vectors, next(other for other in vectors["vectors"] if other["name"] == vector["answers"]))
     try:
         rpc.take_answer(request, vector["subject"], lines_of(vector), vector["payload"].encode(), pinned(vectors).get)
@@ -71,7 +71,7 @@ def named(vectors: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def judge_frame(vectors: dict[str, Any], vector: dict[str, Any]) -> str:
-    """The client's judgement of §25.4, after the frames before."""
+    """Judges a frame as a client does by §25.4, after the earlier frames."""
     stream = rpc.Stream(sent(vectors, named(vectors, vector["answers"])))
     for name in vector["after"]:
         take(vectors, stream, named(vectors, name))
@@ -90,12 +90,12 @@ def take(vectors: dict[str, Any], stream: rpc.Stream, vector: dict[str, Any]) ->
         rpc.take_answer(*arrived)
     except Refused:
         return "refused by client"
-    # Once there was a frame, only `end` is an answer.
+    # Once there was a frame, only an `end` frame is an answer.
     return "accept" if stream.replica is None else "ignored"
 
 
 def judge_control(vectors: dict[str, Any], vector: dict[str, Any]) -> str:
-    """The service's judgement of §25.3, after the control before; the calls that take frames are under way."""
+    """Judges control as a service does by §25.3, after earlier control; all calls that take frames are under way."""
     service, replica, now_ms = Service(vectors), vectors["replica"], vectors["clock"] * 1000
     for request in vectors["vectors"]:
         if request["kind"] == "request" and request["expect"] == "accept" and "win" in request["proof_claims"]:
@@ -122,7 +122,7 @@ def check_all(vectors: dict[str, Any], report: Report) -> None:
 
 
 def check_presences(vectors: dict[str, Any], report: Report) -> None:
-    """What replicas say of themselves, judged as §18 says by whoever asked."""
+    """Judges what replicas say about themselves, as the one who asked does by §18."""
     for vector in vectors["presences"]:
         payload = vector["payload"].encode()
         got = "believe"
@@ -141,7 +141,7 @@ def check_presences(vectors: dict[str, Any], report: Report) -> None:
 
 
 def check_signing(vectors: dict[str, Any], report: Report) -> None:
-    """Signing what a good vector says must give its bytes: HMAC and Ed25519 are both deterministic."""
+    """Signing the claims of a good vector must give its bytes: HMAC and Ed25519 are both deterministic."""
     for vector in vectors["vectors"]:
         if vector["expect"] == "accept" and vector["kind"] == "control":
             check_signing_control(vectors, vector, report)
@@ -219,7 +219,7 @@ def check_replay_and_time(vectors: dict[str, Any], report: Report) -> None:
 
 
 def check_mutations(vectors: dict[str, Any], report: Report) -> None:
-    """No single changed character of V1, V6, F2 or C1 is accepted."""
+    """V1, V6, F2 and C1 are refused if any single character is changed."""
     v1, v6 = vectors["vectors"][0], next(v for v in vectors["vectors"] if v["name"].startswith("V6"))
     now_ms, tried = vectors["clock"] * 1000, 0
     accepted: list[tuple[str, ...]] = []
@@ -265,12 +265,12 @@ def proof_in(vectors: dict[str, Any], name: str) -> str:
 
 
 def check_specification(vectors: dict[str, Any], report: Report) -> None:
-    """Every block of SPEC.md that is marked `check` holds what the vectors and the arithmetic give."""
+    """Every block of SPEC.md that is marked `check` agrees with the vectors and the arithmetic."""
     v1, v6 = vectors["vectors"][0], next(v for v in vectors["vectors"] if v["name"].startswith("V6"))
     token, proof = v1["headers"]["Authorization"].removeprefix(rpc.SCHEME).split("~")
     answer = v6["headers"]["Authentication-Info"].removeprefix(rpc.SCHEME)
     record = vectors["agent_keys"][0]
-    # HKDF and HMAC by hand here, so that the derivation is not checked with itself.
+    # HKDF and HMAC are written out here, so that the derivation is not checked against itself.
     prk = hmac.new(bytes(32), bytes.fromhex(record["master_hex"]), "sha256").digest()
     key = hmac.new(prk, record["info"].encode() + b"\x01", "sha256").digest()
 
@@ -333,7 +333,7 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
     text = (ROOT / "SPEC.md").read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- check: ([a-z0-9.]+) -->\n```[a-z]*\n(.*?)\n```", text, re.DOTALL)
     for name, block in blocks:
-        # Line breaks are for print.
+        # The line breaks are only for print.
         report.equal(f"SPEC.md {name}", block.replace("\n", ""), values.get(name))
     report.equal("SPEC.md has every block", sorted(name for name, _ in blocks), sorted(values))
     for name, length in [
@@ -363,7 +363,7 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
 
 
 class Report:
-    """Counts, and prints what differs."""
+    """Counts the checks, and prints what differs."""
 
     def __init__(self) -> None:
         self.passed = 0

@@ -5,13 +5,13 @@
     client.py --creds planner.creds.json stream math math/count '{"to": 100}'
     client.py --creds planner.creds.json batch math '[{"jsonrpc":"2.0","method":"math/add","params":[1,2],"id":1}]'
 
-Prints one line of JSON that says what it got, and never takes an answer that does not verify. With one of the
-adversarial options it misbehaves on purpose and reports the first thing that comes back, so that a test can see that
-the service holds. With `--commands` alone it reads commands from standard input, each a JSON array of arguments on a
-line of its own, and answers each with its line.
+Prints one line of JSON with the outcome, and never accepts an answer that does not verify. With one of the
+adversarial options it misbehaves on purpose and reports the first thing that comes back, so that a test can see how
+the service defends itself. With `--commands` alone it reads commands from standard input, each a JSON array of
+arguments on a line of its own, and answers each with one line.
 
-Exit codes: 0 a result, or sent; 1 a bug; 2 wrong usage or credentials; 10 denied by policy; 20 no answer that means
-anything (no responders, timeout, forbidden by the broker, not connected); 21 another signed error; 22 an unsigned
+Exit codes: 0 a result, or sent; 1 a bug; 2 wrong usage or credentials; 10 denied by policy; 20 no usable answer
+(no responders, timeout, forbidden by the broker, not connected); 21 another signed error; 22 an unsigned
 hint; 23 an answer that does not verify; 24 a stream that was lost.
 """
 
@@ -54,12 +54,12 @@ HINTS = {-32010, -32014, -32015}
 
 
 class RawHeaders(dict):
-    """What nats-py parsed, with the bytes it parsed: a map cannot show that a header came twice."""
+    """The headers that nats-py parsed, with the raw bytes: a map cannot show that a header came twice."""
 
     raw: bytes = b""
 
     def lines(self) -> list[tuple[str, str]]:
-        """Every header line, names as they came."""
+        """Every header line, with names as received."""
         found = []
         for line in self.raw.split(b"\r\n")[1:]:
             name, colon, value = line.partition(b":")
@@ -73,7 +73,7 @@ class RawHeaders(dict):
 
 
 class RawNatsClient(NatsClient):
-    """nats-py, with header blocks kept."""
+    """nats-py, keeping the raw header blocks."""
 
     async def _process_headers(self, headers: bytes) -> RawHeaders | None:  # type: ignore[override]
         if not headers:
@@ -85,7 +85,7 @@ class RawNatsClient(NatsClient):
 
 @dataclass(frozen=True)
 class Got:
-    """What one delivery to the inbox amounts to."""
+    """The outcome of one delivery to the inbox."""
 
     outcome: str
     report: dict[str, Any]
@@ -97,14 +97,14 @@ class Got:
 
 
 class Clock:
-    """This machine's clock, and by how much each service's is ahead of it, as verified answers tell (§8)."""
+    """This machine's clock, and how far each service's clock is ahead of it according to verified answers (§8)."""
 
     def __init__(self) -> None:
         self.error_ms = 0
         self._offsets: dict[str, int] = {}
 
     def own_ms(self) -> int:
-        """What this machine takes for the time."""
+        """The time according to this machine."""
         return time.time_ns() // 1_000_000 + self.error_ms
 
     def of(self, audience: str, own_ms: int) -> int:
@@ -112,7 +112,7 @@ class Clock:
         return own_ms + 1000 * self._offsets.get(audience, 0)
 
     def learn(self, audience: str, iat: int, sent_ms: int) -> int | None:
-        """Moves what is known into the interval that a verified answer leaves; a difference above W is returned instead."""
+        """Moves the offset into the interval that a verified answer allows; returns it instead if it exceeds W."""
         now_s, sent_s = self.own_ms() // 1000, sent_ms // 1000
         least, most = iat - now_s, iat - min(sent_s, now_s)
         offset = min(max(self._offsets.get(audience, 0), least), most)
@@ -129,7 +129,7 @@ class Client:
         self.creds = creds
         self._reconnects = reconnects
         self._clock = clock
-        # When each request was signed, by its reply subject.
+        # When each request was signed, by reply subject.
         self._signed_ms: dict[str, int] = {}
         self._nats = RawNatsClient()
         self._inbox = f"{creds.inbox_prefix}.{creds.agent}.{os.urandom(8).hex()}"
@@ -165,7 +165,7 @@ class Client:
         await self._nats.close()
 
     def _keep(self, arrival: Msg | str) -> None:
-        # A full queue means a flood at the inbox; what does not fit is as good as lost on the way.
+        # A full queue means that the inbox is flooded; what does not fit counts as lost on the way.
         if not self._arrivals.full():
             self._arrivals.put_nowait(arrival)
 
@@ -184,7 +184,7 @@ class Client:
     ) -> rpc.Request:
         """Signs a message for the service; with a `method` it goes to that method's subject.
 
-        Unless `reply` says otherwise (`""` for none) the answer comes to a fresh subject of this client's inbox.
+        Unless `reply` says otherwise (`""` for none), the answer comes to a fresh subject of this client's inbox.
         """
         subject = f"{self.creds.prefix}.{service}.{self.creds.agent}"
         if method is not None:
@@ -207,7 +207,7 @@ class Client:
         return request
 
     async def publish(self, request: rpc.Request, headers: dict[str, str] | None = None) -> None:
-        """Publishes it as it is."""
+        """Publishes the message unchanged."""
         if headers is None:
             headers = {"Authorization": request.authorization}
         await self._nats.publish(request.subject, request.payload, reply=request.reply, headers=headers or None)
@@ -234,7 +234,7 @@ class Client:
         try:
             await self._nats.publish(subject, payload, headers={"Authorization": authorization})
         except nats.errors.Error:
-            # As good as lost on the way: what matters is sent again.
+            # Counts as lost on the way: what matters is sent again.
             pass
 
     async def stream(self, request: rpc.Request, timeout_ms: int, wishes: streams.Wishes) -> Got:
@@ -262,7 +262,7 @@ class Client:
             except rpc.Refused as refused:
                 got = Got("lost", {"why": f"the response: {refused}"})
         elif got.outcome in ("hint", "no_responders"):
-            # Signed by nobody: the service may be at work.
+            # A hint is not signed: the method may be running.
             await call.give_up()
         return Got(got.outcome, {**call.report(), **got.report})
 
@@ -278,7 +278,7 @@ class Client:
                 await call.frame(*frame)
                 return None
             if call.stream.replica is not None:
-                # Once there was a frame, only `end` is an answer.
+                # Once there was a frame, only an `end` frame is an answer.
                 call.refused += 1
                 return None
         got = self.judge(request, message)
@@ -291,7 +291,7 @@ class Client:
             return None
 
     async def next(self, request: rpc.Request, until: float) -> Got | None:
-        """The next thing that concerns the request, judged; `None` at the time `until`."""
+        """The next delivery that concerns the request, judged; `None` at the time `until`."""
         while True:
             try:
                 arrival = await asyncio.wait_for(self._arrivals.get(), until - time.monotonic())
@@ -304,7 +304,7 @@ class Client:
                 return self.judge(request, arrival)
 
     async def answer(self, request: rpc.Request, timeout_ms: int) -> Got:
-        """Waits for what ends the wait; at the deadline, for the best that came."""
+        """Waits for a final outcome; at the deadline, returns the best outcome so far."""
         until = time.monotonic() + timeout_ms / 1000
         best = Got("timeout", {})
         while (got := await self.next(request, until)) is not None:
@@ -315,7 +315,7 @@ class Client:
         return best
 
     def judge(self, request: rpc.Request, message: Msg) -> Got:
-        """Takes an answer as §12 says, or tells what it is instead."""
+        """Accepts an answer by §12, or says what it is instead."""
         headers = message.headers if isinstance(message.headers, RawHeaders) else RawHeaders()
         if headers.status().startswith("503") and not message.data:
             return Got("no_responders", {})
@@ -325,7 +325,7 @@ class Client:
         pinned = self.creds.service_keys.get(request.audience.split("/")[1], {})
         try:
             iat = rpc.take_answer(request, message.subject, lines, message.data, pinned.get)
-            # Verified, so it may say what time it is, whatever else it says.
+            # It is verified, so its time can be trusted, whatever else it says.
             apart = self._clock.learn(request.audience, iat, self._signed_ms[request.reply])
             body = rpc.parse_json(message.data)
         except rpc.Refused as refused:
@@ -337,7 +337,7 @@ class Client:
 
 
 def unsigned(data: bytes) -> Got:
-    """A hint if it looks like one, else nothing to be believed (§13)."""
+    """A hint if it looks like one, otherwise nothing to be believed (§13)."""
     try:
         body = rpc.parse_object(data)
         code = body["error"]["code"]
@@ -369,7 +369,7 @@ def signed(body: Any) -> Got:
 
 
 def tampered(request: rpc.Request, what: str) -> rpc.Request:
-    """The message as someone on the way would change it; the proof stays as it was."""
+    """The message as a man in the middle would change it; the proof stays as it was."""
     if what == "payload":
         return dataclasses.replace(request, payload=request.payload + b" ")
     if what == "subject":
@@ -382,7 +382,7 @@ def tampered(request: rpc.Request, what: str) -> rpc.Request:
 
 
 def as_arrays(request: rpc.Request) -> rpc.Request:
-    """The same values under a good signature, but as arrays: some libraries read them as if they were objects."""
+    """The same values under a good signature, but as arrays, which some libraries read as if they were objects."""
     header, body, _ = rpc.split_jws(request.proof)
     parts = [list(header.values()), list(rpc.parse_object(body).values())]
     signing_input = ".".join(rpc.b64(json.dumps(part).encode()) for part in parts)
@@ -404,7 +404,7 @@ def two_headers(request: rpc.Request) -> dict[str, str]:
 
 
 def attached(arguments: argparse.Namespace) -> dict[str, bytes]:
-    """What goes with a call as an argument larger than a message (§25.6), by the name of its parameter."""
+    """The attachments of a call (§25.6), by the names of their parameters."""
     names = (text.partition("=") for text in getattr(arguments, "attach", []))
     return {name: Path(path).read_bytes() for name, _, path in names}
 
@@ -438,7 +438,7 @@ def belongs(got: Got, arguments: argparse.Namespace) -> Got:
 
 
 async def run(arguments: argparse.Namespace, clock: Clock) -> Got:
-    """Does what the command line says."""
+    """Executes the command line."""
     clock.error_ms = arguments.clock_ahead_s * 1000
     creds = credentials.load(arguments.creds)
     if arguments.wrong_key:
@@ -450,7 +450,7 @@ async def run(arguments: argparse.Namespace, clock: Clock) -> Got:
             arguments.service,
             body_of(arguments),
             method=arguments.method if arguments.command != "batch" and arguments.method_subject else None,
-            # With `--reply-to` the proof is right: the reply rule is not about signatures.
+            # With `--reply-to`, the proof is right: the reply rule is not about signatures.
             reply=arguments.reply_to if wants_reply else "",
             timeout_ms=timeout_ms,
             age_ms=age_ms,
@@ -480,7 +480,7 @@ async def run(arguments: argparse.Namespace, clock: Clock) -> Got:
             )
             return belongs(await client.stream(request, timeout_ms, wishes), arguments)
         if not wants_reply:
-            # A moment for the broker's objection, if it has one.
+            # Gives the broker a moment to object.
             return await client.next(request, time.monotonic() + 0.2) or Got("sent", {})
         misbehaves = any(
             (
@@ -498,7 +498,7 @@ async def run(arguments: argparse.Namespace, clock: Clock) -> Got:
             return await client.next(request, until) or Got("timeout", {})
         got = belongs(await client.answer(request, timeout_ms), arguments)
         if arguments.command == "notify" and got.outcome == "timeout":
-            # Silence is all that a notification gets, unless the whole message was refused.
+            # A notification gets only silence, unless the whole message was refused.
             got = Got("sent", {})
         if arguments.replay:
             await client.publish(request, headers)
@@ -549,7 +549,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def perform(argv: list[str], clock: Clock) -> tuple[int, str]:
-    """One command: its exit code, and the line to print."""
+    """Runs one command: returns its exit code and the line to print."""
     arguments = parse(argv)
     started = time.monotonic()
     try:

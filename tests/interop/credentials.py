@@ -15,7 +15,7 @@ import nats_rpc_v1 as rpc
 
 
 class BadCredentials(Exception):
-    """The file is not what §20 describes; the text says what to change."""
+    """The file does not follow §20; the text says what to change."""
 
 
 _TOKEN_SOURCES = ("token", "token_file", "token_command")
@@ -38,7 +38,7 @@ class Credentials:
     token_source: tuple[str, Any] = field(repr=False)
 
     def access_token(self) -> str:
-        """The token as it is now: given, read from its file, or printed by its command."""
+        """The current token: from the credentials, from its file, or printed by its command."""
         kind, value = self.token_source
         if kind == "token":
             text = value

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Makes the Python environment of the tests: python3 install.py FOLDER, below the folder of all builds.
+"""Makes the Python environment of the tests: python3 install.py FOLDER, with FOLDER inside the build folder.
 
-Installs what requirements.txt pins by hash, once, and prints nothing then. Never leaves one that looks whole and is not.
+Installs once what requirements.txt pins by hash, and prints nothing on success. Never leaves an incomplete
+environment that looks complete.
 """
 
 import fcntl
@@ -16,16 +17,16 @@ def main():
     wanted = requirements.read_text()
     python, installed = folder / "bin/python", folder / "installed.txt"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Tests run side by side, in several programs, and beside what CI does.
+    # Several test programs may run at the same time, besides the steps of CI.
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Written last, so an installation that broke off is not taken for a whole one.
+        # Written last, so that an interrupted installation is not taken for a complete one.
         if installed.exists() and installed.read_text() == wanted:
             return
         run(sys.executable, "-m", "venv", "--clear", folder)
         pip = [python, "-m", "pip"]
-        # The list is whole, so nothing is resolved: pip looks for extras that are asked for, as `pydantic[email]`, beyond what
-        # is pinned, and ends as soon as there is a newer version. What is built would bring what no hash is about.
+        # The list is complete, so nothing is resolved: for requested extras such as `pydantic[email]`, pip looks beyond
+        # the pins, and fails as soon as there is a newer version. Building would bring in packages that no hash covers.
         pinned = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--requirement", requirements]
         run(*pip, "install", "--quiet", "--disable-pip-version-check", *pinned)
         run(*pip, "check")
@@ -33,7 +34,7 @@ def main():
 
 
 def run(*command):
-    """Runs to the end; what went wrong, on one line, if it did."""
+    """Runs the command to its end; if it failed, exits with the reason on one line."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         last = [line for line in done.stdout.splitlines() if line.strip()][-1:]

@@ -1,6 +1,6 @@
 """What a service of the `nats-rpc-v1` profile does with a message up to its method, written from SPEC.md §10.
 
-Knows the order of the checks and what each refusal is called. Has no policy, no rate limit and no socket.
+Knows the order of the checks and the name of each refusal. Has no policy, no rate limit and no socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKEN_LIFE_S = 3600
 
 
 class Answer(Exception):
-    """How a judgement ends other than with `accept`."""
+    """A judgement other than `accept`."""
 
     def __init__(self, outcome: str, why: str) -> None:
         super().__init__(f"{outcome}: {why}")
@@ -37,7 +37,7 @@ def unauthenticated(why: str) -> Answer:
 
 @dataclass
 class Call:
-    """What control of a call under way is judged by."""
+    """What control messages for a call under way are checked against."""
 
     request: str
     speaks_for: tuple[str, str, str | None]
@@ -45,7 +45,7 @@ class Call:
 
 
 class Service:
-    """The judgement of §10, with a guard that lives as long as this object."""
+    """Judges messages by §10, with a guard that lives as long as this object."""
 
     def __init__(self, vectors: dict[str, Any]) -> None:
         self.audience: str = vectors["service"]
@@ -61,7 +61,7 @@ class Service:
         for record in vectors["agent_keys"]:
             key: bytes | Ed25519PublicKey
             if record["alg"] == "HS256":
-                # What a service holds; that it is the derived key is for whoever has the master key to check.
+                # The derived key, as a service holds it; checking the derivation takes the master key.
                 key = bytes.fromhex(record["service_key_hex"])
                 jkt = None
             else:
@@ -74,7 +74,7 @@ class Service:
         }
 
     def judge(self, subject: str, reply: str, headers: list[tuple[str, str]], payload: bytes, now_ms: int) -> str:
-        """`accept`, or what the message gets instead."""
+        """`accept`, or the refusal that the message gets instead."""
         try:
             self._judge(subject, reply, headers, payload, now_ms)
         except Answer as answer:
@@ -104,7 +104,7 @@ class Service:
             raise Answer("timeout", "the deadline passed")
 
     def _subjects(self, subject: str, reply: str) -> tuple[str, str, str | None]:
-        """Service, agent and method that the subject names, if the reply rule holds too."""
+        """The service, agent and method that the subject names, if the reply rule holds too."""
         if not is_plain_subject(subject) or not subject.startswith(f"{self.prefix}."):
             raise Answer("dropped", "not a subject")
         service, _, rest = subject.removeprefix(f"{self.prefix}.").partition(".")
@@ -119,7 +119,7 @@ class Service:
         return service, agent, method or None
 
     def open_call(self, replica: str, subject: str, headers: list[tuple[str, str]]) -> None:
-        """A call that this replica runs, for control of it. Its request was judged before."""
+        """Registers a call that this replica runs, so that it can be controlled. Its request was judged before."""
         token, proof = dict(headers)["Authorization"].removeprefix(rpc.SCHEME).split("~")
         claims = rpc.parse_object(rpc.unb64(proof.split(".")[1]))
         agent = subject.removeprefix(f"{self.prefix}.").split(".")[1]
@@ -312,12 +312,12 @@ class Service:
 
 
 def speaks_for(token: str) -> tuple[str, str, str | None]:
-    """Issuer, subject and actor of a token that was verified, or is about to be."""
+    """Issuer, subject and actor of a token that was verified, or will be."""
     claims = rpc.parse_object(rpc.unb64(token.split(".")[1]))
     return claims["iss"], claims["sub"], actor(claims) if "act" in claims else None
 
 
-# The claims of each operation beside those that all have: required, optional.
+# The claims of each operation besides the common ones: required, optional.
 OPERATIONS: dict[str, tuple[set[str], set[str]]] = {
     "ack": ({"ack"}, {"win", "tmo"}),
     "again": (set(), {"ack"}),
@@ -327,7 +327,7 @@ OPERATIONS: dict[str, tuple[set[str], set[str]]] = {
 
 
 def check_control(claims: dict[str, Any]) -> None:
-    """The grammar of §25.2."""
+    """Checks the grammar of §25.2."""
     common = {"aud", "to", "iat", "exp", "ath", "dig", "req", "ctr", "op"}
     op = claims.get("op")
     if not isinstance(op, str) or op not in OPERATIONS:
@@ -396,7 +396,7 @@ def is_nonce(text: str) -> bool:
 
 
 def depth(value: Any) -> int:
-    """The nesting of containers; the outermost is 1."""
+    """The nesting depth of containers; the outermost is 1."""
     deepest, pending = 0, [(value, 1)]
     while pending:
         item, level = pending.pop()

@@ -1,4 +1,4 @@
-"""The `nats-rpc-v1` profile, written from SPEC.md: encoding, keys, signing a request, taking an answer.
+"""The `nats-rpc-v1` profile, written from SPEC.md: encoding, keys, signing a request, accepting an answer.
 
 Does no input or output, and knows nothing of the Rust implementation. Section numbers are those of SPEC.md.
 """
@@ -40,7 +40,7 @@ _JWS = jwt.PyJWS()
 
 
 class Refused(Exception):
-    """The message does not hold. The text is for people; no caller of a service ever sees it."""
+    """The message is not valid. The text is for people; no caller of a service ever sees it."""
 
 
 # --- Encoding (§4) -----------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def b64(data: bytes) -> str:
 
 
 def unb64(text: str) -> bytes:
-    """The bytes of canonical, unpadded base64url. JWT libraries are laxer, so this is checked here."""
+    """The bytes of canonical, unpadded base64url. JWT libraries are more lenient, so this is checked here."""
     if not BASE64URL.fullmatch(text):
         raise Refused("not base64url")
     try:
@@ -65,7 +65,7 @@ def unb64(text: str) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """What `ath`, `dig` and `req` hold."""
+    """The digest in `ath`, `dig` and `req`."""
     return b64(hashlib.sha256(data).digest())
 
 
@@ -81,12 +81,12 @@ def _never(text: str) -> Any:
 
 
 def _integer(text: str) -> int | float:
-    # `-0` would become a plain 0; a fraction or an exponent makes a float anyway (§4).
+    # `-0` would become a plain 0; a number with a fraction or an exponent becomes a float anyway (§4).
     return -0.0 if text == "-0" else int(text)
 
 
 def parse_json(data: bytes) -> Any:
-    """JSON in UTF-8 without a byte-order mark and without duplicate members."""
+    """Parses JSON in UTF-8 without a byte-order mark and without duplicate members."""
     if data.startswith(b"\xef\xbb\xbf"):
         raise Refused("a byte-order mark")
     try:
@@ -101,7 +101,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """One JSON object, as in every JOSE part."""
+    """Parses one JSON object, as in every JOSE part."""
     value = parse_json(data)
     if not isinstance(value, dict):
         raise Refused("not a JSON object")
@@ -114,7 +114,7 @@ def is_integer(value: Any) -> bool:
 
 
 def split_jws(text: str) -> tuple[dict[str, Any], bytes, bytes]:
-    """Header, payload and signature of a compact JWS, all base64url canonical. The signature is not checked."""
+    """Header, payload and signature of a compact JWS, all canonical base64url. The signature is not checked."""
     parts = text.split(".")
     if len(parts) != 3:
         raise Refused("not three parts")
@@ -134,7 +134,7 @@ def derive(master: bytes, audience: str, kid: str) -> bytes:
 
 
 def thumbprint(x: str) -> str:
-    """RFC 7638 for an Ed25519 public key."""
+    """The RFC 7638 thumbprint of an Ed25519 public key."""
     return digest(f'{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}'.encode("ascii"))
 
 
@@ -154,7 +154,7 @@ def sign(header: dict[str, Any], claims: dict[str, Any], key: bytes | Ed25519Pri
 
 
 def sign_bytes(signing_input: bytes, key: bytes | Ed25519PrivateKey) -> bytes:
-    """A bare signature, for what no JWT library would write."""
+    """A bare signature, for input that no JWT library would produce."""
     if isinstance(key, bytes):
         return hmac.new(key, signing_input, "sha256").digest()
     return key.sign(signing_input)
@@ -169,7 +169,7 @@ class ProofKey:
     secret: bytes = field(repr=False)
 
     def for_service(self, audience: str) -> bytes | Ed25519PrivateKey:
-        """What proofs to that service are signed with."""
+        """The key that signs proofs to that service."""
         if self.alg == "HS256":
             return derive(self.secret, audience, self.kid)
         return Ed25519PrivateKey.from_private_bytes(self.secret)
@@ -216,7 +216,7 @@ def seal(
     traceparent: str | None = None,
     nonce: bytes | None = None,
 ) -> Request:
-    """Signs one message. The nonce is given only by tests with fixed vectors."""
+    """Signs one message. Only tests with fixed vectors pass a nonce."""
     iat = now_ms // 1000
     claims: dict[str, Any] = {
         "aud": audience,
@@ -229,7 +229,7 @@ def seal(
         "dig": digest(payload),
     }
     if timeout_ms is not None:
-        # `tmo` counts from the truncated `iat`: what has passed of this second is the caller's to add (§8).
+        # `tmo` counts from the truncated `iat`: the caller adds what has passed of this second (§8).
         claims["tmo"] = max(1, min(timeout_ms + now_ms - iat * 1000, MAX_TMO_MS))
     if idempotency_key is not None:
         claims["idk"] = idempotency_key
@@ -285,7 +285,7 @@ def _signed_for(
     members: set[str],
     optional: set[str] = frozenset(),  # type: ignore[assignment]
 ) -> dict[str, Any]:
-    """The claims of a proof of this type that is about this request, this subject and this payload."""
+    """The claims of a proof of this type for this request, this subject and this payload."""
     proof = proof_of(header_lines)
     header, body, _ = split_jws(proof)
     if set(header) != {"alg", "kid", "typ"} or header["typ"] != typ:
@@ -326,12 +326,12 @@ MAX_PIECES = 16 * 1024 * 1024
 
 
 class Lost(Exception):
-    """The stream is given up: its outcome is unknown."""
+    """The stream is given up; its outcome is unknown."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that was taken, or is held behind a gap."""
+    """A frame that was taken, or is waiting behind a gap."""
 
     seq: int
     kind: str
@@ -347,7 +347,7 @@ def take_frame(
     payload: bytes,
     pinned: PinnedKey,
 ) -> tuple[Frame, str, int]:
-    """Checks what §25.4 asks of a frame before its order: the frame, its replica and its `iat`."""
+    """Checks what §25.4 requires of a frame apart from its order. Returns the frame, its replica and its `iat`."""
     if request.window is None:
         raise Refused("no frames were asked for")
     required = ANSWER_CLAIMS | {"seq", "knd", "rep"}
@@ -367,7 +367,7 @@ def take_frame(
 
 
 class Stream:
-    """The frames of one call, in order, each once, to the end or not at all (§25.4). Knows no time and no bus."""
+    """The frames of one call: in order, each once, complete or not at all (§25.4). Knows no time and no bus."""
 
     def __init__(self, request: Request, max_held_bytes: int = 1 << 20) -> None:
         assert request.window is not None
@@ -392,7 +392,7 @@ class Stream:
         self._limit = max(self._limit, ack + window)
 
     def take(self, frame: Frame, replica: str, iat: int) -> tuple[str, list[Frame]]:
-        """`accept` with what is next, `gap`, `alive` or `ignored`. Raises `Lost`."""
+        """`accept` with the frames that are next, or `gap`, `alive` or `ignored`. Raises `Lost`."""
         if self._lost is not None:
             raise Lost(self._lost)
         try:
@@ -451,7 +451,7 @@ class Stream:
 
 
 def control_subject(prefix: str, service: str, agent: str, replica: str | None, call: str) -> str:
-    """Where control of a call goes: to the replica that runs it, or to all while it is unknown."""
+    """The subject for control of a call: of the replica that runs it, or of all while that is unknown."""
     return f"{prefix}-ctl.{service}.{agent}.{replica or 'all'}.{call}"
 
 
@@ -471,7 +471,7 @@ def seal_control(
     """The value of the `Authorization` header of a control message; `more` are the claims of its operation."""
     iat = now_ms // 1000
     if isinstance(lease_ms := more.get("tmo"), int):
-        # As the deadline of a request: it counts from the truncated `iat`.
+        # Like the deadline of a request, it counts from the truncated `iat`.
         more["tmo"] = max(1, min(lease_ms + now_ms - iat * 1000, MAX_TMO_MS))
     claims: dict[str, Any] = {
         "aud": request.audience,
@@ -489,7 +489,7 @@ def seal_control(
     return f"{SCHEME}{token}~{proof}"
 
 
-# --- What replicas say of themselves (§18) -------------------------------------------------------------------------
+# --- What replicas say about themselves (§18) ----------------------------------------------------------------------
 
 
 def believe_presence(

@@ -3,8 +3,8 @@
     service.py FOLDER --url nats://127.0.0.1:4222
 
 Makes throw-away keys, writes `planner.creds.json` (HMAC) and `scout.creds.json` (Ed25519) into FOLDER, prints `ready`
-once it is subscribed, and serves `math/add` and, to nobody, `admin/reset`. It connects as the user `svc`, the agents
-as users of their own names, all with the password `interop`.
+once it is subscribed, and serves `math/add` and, to nobody, `admin/reset`. It connects as the user `svc`, and the
+agents as users with their own names, all with the password `interop`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HINTS = {
 
 
 def set_up(folder: Path, url: str, service_key: Ed25519PrivateKey) -> dict[str, Any]:
-    """Makes keys and credentials; returns what the judge needs, in the form of the vectors."""
+    """Makes keys and credentials, and returns what the judge needs, in the form of the vectors."""
     issuer = Ed25519PrivateKey.generate()
     records = [new_agent(folder, url, "planner", "HS256", issuer, service_key)]
     records.append(new_agent(folder, url, "scout", "EdDSA", issuer, service_key))

@@ -1,7 +1,7 @@
-"""The caller's side of a call that answers with frames, written from SPEC.md §25: takes them in order, acknowledges what it
-has taken, asks for lost ones again, answers questions, cancels.
+"""The caller's side of a call that answers with frames, written from SPEC.md §25: takes frames in order, acknowledges
+them, asks again for lost ones, answers questions, cancels.
 
-Knows of time and of a connection; what a frame is, and in which order frames are taken, is in `nats_rpc_v1.py`.
+Deals with time and the connection; what a frame is, and in which order frames are taken, is in `nats_rpc_v1.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AGAIN_S = 0.1
 # The most bytes of an attachment in one answer (§25.6).
 MAX_PART = 98304
 CANCEL_S = 0.25
-# An answer that no frame follows is sent again after so long, twice; and after each loss, once a second at most.
+# An answer that no frame follows is sent again after this time, twice; and after each loss, at most once a second.
 UNHEARD_S = 3.0
 ANSWER_S = 1.0
 MOST_ANSWERS = 16
@@ -31,7 +31,7 @@ Control = Callable[..., Awaitable[None]]
 
 @dataclass
 class Wishes:
-    """What to do on the way."""
+    """What to do during the call."""
 
     cancel_after_items: int | None = None
     cancel_after_s: float | None = None
@@ -39,26 +39,26 @@ class Wishes:
     answer: Any = None
     # What the method may ask for (§25.6), by digest.
     attached: dict[str, bytes] = field(default_factory=dict)
-    # Numbers of frames that get lost on the way here, once each.
+    # Numbers of frames that are lost on the way here, once each.
     lose: set[int] = field(default_factory=set)
-    # How many answers to questions get lost on the way there.
+    # How many answers to questions are lost on the way to the service.
     lose_answers: int = 0
 
 
 @dataclass
 class Answer:
-    """An answer to a question: nothing but the end says that it arrived (§25.4)."""
+    """An answer to a question: only the end of the stream confirms that it arrived (§25.4)."""
 
     ask: str
     payload: bytes
-    # The last frame when it was sent first.
+    # The last frame taken when it was first sent.
     after: int
     sent: float
     times: int = 1
     suspect: bool = False
 
     def is_due(self, now: float, last: int) -> bool:
-        """Whether it may be lost."""
+        """Whether it may be lost and has to be sent again."""
         if self.suspect:
             return self.times < 8 and now - self.sent >= ANSWER_S
         return last == self.after and self.times < 3 and now - self.sent >= UNHEARD_S
@@ -101,7 +101,7 @@ class StreamCall:
         await self._control_with(self._request, replica, self._counter, op, payload, **more)
 
     async def frame(self, frame: rpc.Frame, replica: str, iat: int) -> None:
-        """A frame that verified. Raises `Lost` and `Refused`."""
+        """Handles a verified frame. Raises `Lost` and `Refused`."""
         assert self.stream is not None
         if frame.kind != "beat" and frame.seq in self._wishes.lose:
             self._wishes.lose.discard(frame.seq)
@@ -121,13 +121,13 @@ class StreamCall:
             self._suspect_answers()
         await self._acknowledge()
         if outcome == "alive" and self.stream.next > 0 and self._repeated_acks < 3:
-            # The last acknowledgement may be lost: then the service waits for it, and there is nothing else to come.
+            # The last acknowledgement may be lost: then the service waits for it, and nothing else comes.
             self._repeated_acks += 1
             await self._ack(self.stream.next - 1)
         await self.tick()
 
     async def _taken(self, frame: rpc.Frame) -> None:
-        """The next frame: only now is its payload read."""
+        """Handles the next frame in order: only now is its payload read."""
         if frame.kind in ("item", "note"):
             body = rpc.parse_json(frame.payload)
             parts = body if isinstance(body, list) else [body]
@@ -157,7 +157,7 @@ class StreamCall:
                 self.response = bytes(self._pieces)
 
     def _part_of_attachment(self, params: Any) -> dict[str, Any]:
-        """Only what was attached to this very call, and exactly what was asked for."""
+        """Gives only what was attached to this very call, and exactly the part that was asked for."""
         match params:
             case {"sha256": str(sha256), "offset": int(offset), "length": int(length), **rest} if not rest:
                 attached = self._wishes.attached.get(sha256)
@@ -193,7 +193,7 @@ class StreamCall:
         await self._control("ack", ack=taken, **lease)
 
     def reconnected(self) -> None:
-        """Whatever was under way may be lost."""
+        """Everything in flight may be lost."""
         self._again_wanted = True
         self._suspect_answers()
 
@@ -208,7 +208,7 @@ class StreamCall:
                 await self._control("answer", answer.payload, ask=answer.ask)
 
     async def tick(self) -> None:
-        """What is due. Raises `Lost`."""
+        """Does what is due. Raises `Lost`."""
         now, stream = time.monotonic(), self.stream
         wishes = self._wishes
         enough = wishes.cancel_after_items is not None and len(self.items) >= wishes.cancel_after_items
@@ -226,25 +226,25 @@ class StreamCall:
             if self._again_wanted and stream.next > 0:
                 await self._ack(stream.next - 1)
             self._last_again, self._again_wanted = now, False
-            # Nothing before it was missed, so it names what was received, not what was acknowledged.
+            # Nothing before that is missing, so this names the last frame received, not the last acknowledged.
             await self._control("again", **({"ack": stream.next - 1} if stream.next > 0 else {}))
         await self._answer_again(now, stream.next - 1)
         if wishes.lease_ms is not None and stream.next > 0 and now - self._last_ack >= wishes.lease_ms / 2000:
             await self._ack(stream.next - 1)
 
     async def give_up(self) -> None:
-        """Has the service end what nobody takes any more. One message may be lost, or overtake the request."""
+        """Makes the service end a call that nobody takes any more. A message may be lost, or overtake the request."""
         for pause in (CANCEL_S, 2 * CANCEL_S, 0):
             await self._control("cancel")
             await asyncio.sleep(pause)
 
     @property
     def is_leased(self) -> bool:
-        """Whether it goes on for as long as frames come: what ends it then is silence."""
+        """Whether the call lasts as long as frames come, and only silence ends it."""
         return self._wishes.lease_ms is not None and self.stream is not None and self.stream.replica is not None
 
     def report(self) -> dict[str, Any]:
-        """What was seen on the way."""
+        """What happened during the call."""
         stream = self.stream
         return {
             "items": self.items,
