@@ -100,7 +100,7 @@ async fn calls_are_answered_and_discovery_lists_the_service() {
     served.stop().await.unwrap();
     let gone = within(SOON, client.request("$SRV.PING.site", "".into())).await;
     assert_eq!(gone.unwrap_err().kind(), async_nats::RequestErrorKind::NoResponders);
-    assert_eq!(caller.add().await, Answer::NoResponders, "who calls a stopped service hears so at once");
+    assert_eq!(caller.add().await, Answer::NoResponders, "a call to a stopped service is told so at once");
 }
 
 /// SPEC.md §15.
@@ -283,7 +283,7 @@ async fn a_full_queue_answers_a_hint_instead_of_silence() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(counts[0] + counts[1], 40, "nobody waits for nothing");
+    assert_eq!(counts[0] + counts[1], 40, "every call is answered");
     // A single agent may use half of the queue, and half of the concurrent calls.
     assert!(counts[0] >= 4 && counts[1] >= 20, "{counts:?}");
     assert_eq!(served.running.health().shed.load(Ordering::Relaxed), counts[1]);
@@ -448,7 +448,7 @@ async fn a_revocation_that_was_refused_holds_once_the_mode_is_corrected() {
     let shown = refused_reloads(caller.client()).await;
     assert_eq!((&shown[0]["what"], &shown[0]["closed"]), (&"key ring".into(), &false.into()), "{shown}");
     assert!(shown[0]["since"].as_str().unwrap().starts_with("20"), "{shown}");
-    assert_eq!(caller.add().await, sum(), "nobody asked for more than to be told");
+    assert_eq!(caller.add().await, sum(), "a refused file is only reported");
 
     std::fs::set_permissions(site.path("ring.json"), std::fs::Permissions::from_mode(0o600)).unwrap();
     until(&caller, &Answer::Hint(UNAUTHENTICATED.into())).await;

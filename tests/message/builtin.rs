@@ -117,7 +117,7 @@ async fn can_answers_for_the_agent_and_for_whom_it_acts() {
         assert_eq!(can(&desk, &for_carol, json!({ "method": "desk/note" })).await, expected, "{subject}");
         let before = runs.count();
         let _answer = ask(&desk, &for_carol, "desk/note", json!([])).await;
-        assert_eq!(runs.count() > before, expected, "as the call itself");
+        assert_eq!(runs.count() > before, expected, "like the call itself");
         // The rights that ann has in her own name do not extend to carol.
         assert!(!can(&desk, &for_carol, json!({ "method": "desk/echo", "params": [1] })).await);
     }
@@ -146,7 +146,7 @@ async fn what_cannot_be_asked_is_refused() {
         assert_eq!(ask(&desk, &ann, "rpc.can", params.clone()).await, Err(-32602), "{params}");
     }
     let null = json!({ "method": "desk/note", "params": null });
-    assert!(can(&desk, &ann, null).await, "as a call without parameters");
+    assert!(can(&desk, &ann, null).await, "like a call without parameters");
 }
 
 #[tokio::test]

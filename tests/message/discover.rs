@@ -236,7 +236,7 @@ async fn a_thousand_methods_come_in_pages_that_name_no_others() {
     loop {
         let text = desk.ask(&ann, &call("rpc.discover", &cursor.to_string())).await.unwrap();
         assert!(text.len() <= 192 * 1024, "{}", text.len());
-        assert!(!text.contains("odd/"), "what is left out has no name in a cursor");
+        assert!(!text.contains("odd/"), "a cursor names no method that is left out");
         let answer: Value = serde_json::from_str(&text).unwrap();
         found.extend(names(&answer["result"]).into_iter().map(str::to_owned));
         pages += 1;

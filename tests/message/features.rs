@@ -21,7 +21,7 @@ fn a_library_user_compiles_only_what_a_library_needs() {
         assert!(!whole.contains(command_only), "{command_only}");
     }
     let default = tree("default");
-    assert!(whole.contains("nkeys") && !default.contains("nkeys"), "the shared guard's alone");
+    assert!(whole.contains("nkeys") && !default.contains("nkeys"), "only for the shared guard");
     let client = tree("client");
     for serving in ["cedar-policy", "governor", "hyper", "jsonwebtoken", "moka", "toml", "tower"] {
         assert!(default.contains(serving), "{serving}");

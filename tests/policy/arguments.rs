@@ -60,7 +60,7 @@ async fn never_arrives(params: &str, refusal: i64) {
     // A request that is invalid before any policy is asked is refused with either policy.
     let unreadable = refusal == -32600;
     assert_eq!(code(&open), unreadable.then_some(refusal), "{open}");
-    assert_eq!(largest() > 100.0, !unreadable, "no way around anything: {params}");
+    assert_eq!(largest() > 100.0, !unreadable, "not an evasion: {params}");
 
     moved.lock().unwrap().clear();
     desk.change_policy(LIMITED);

@@ -88,7 +88,7 @@ roles = ["calc", "solo"]
     assert!(allows(&set, &on_behalf_of("planner", "alice@example.com", &[]), "math/add"));
     assert!(!allows(&set, &on_behalf_of("planner", "bob", &[]), "math/add"), "the subject may not");
     assert!(!allows(&set, &on_behalf_of("other", "alice@example.com", &[]), "math/add"), "the agent may not");
-    assert!(allows(&set, &on_behalf_of("other", "bob", &["calc"]), "math/add"), "the token's roles are of both");
+    assert!(allows(&set, &on_behalf_of("other", "bob", &["calc"]), "math/add"), "the token's roles are for both");
     assert!(allows(&set, &caller("planner", &[]), "math/mul"));
     assert!(
         !allows(&set, &on_behalf_of("planner", "alice@example.com", &[]), "math/mul"),

@@ -449,12 +449,12 @@ fn recording_under_other_declarations_does_not_tell() {
     let deny = "[rule.blocked]\neveryone = true\ndeny = [\"m\"]\nwhen.params.x = { glob = \"blocked-*\" }\n";
     let new = toml(&(one_param("string", "") + deny));
     let unknown = "the policy asks for parameters, and others were declared when it was recorded";
-    assert_eq!(replayed(&toml(&one_param("integer", "")), &new, "[\"blocked-1\"]"), unknown, "a fault of then");
+    assert_eq!(replayed(&toml(&one_param("integer", "")), &new, "[\"blocked-1\"]"), unknown, "a fault at the time");
     assert_eq!(replayed(&toml(&one_param("any", "")), &new, "[\"blocked-1\"]"), unknown, "its content was left out");
     let knows = toml(&one_param("string", ""));
     assert_eq!(replayed(&knows, &new, "[\"blocked-1\"]"), "different");
     assert_eq!(replayed(&knows, &new, "[\"open-1\"]"), "same");
-    assert_eq!(replayed(&knows, &new, "[5]"), "different", "a fault that nothing looked at then");
+    assert_eq!(replayed(&knows, &new, "[5]"), "different", "a fault that nothing checked at the time");
     let longer = |optional: &str| {
         let more = format!("type = \"string\" }}, {{ name = \"y\", type = \"string\"{optional} }}]");
         toml(&(one_param("string", "") + deny).replace("type = \"string\" }]", &more))

@@ -59,7 +59,7 @@ fn what_never_settles_is_tried_every_five_seconds() {
     }
     assert_eq!(tried, [11, 22]);
     fs::write(dir.path().join("b.toml"), "nonsense").unwrap();
-    assert!(matches!(store.poll(16_500), Reload::Refused { .. }), "so is what cannot be used");
+    assert!(matches!(store.poll(16_500), Reload::Refused { .. }), "so is a file that cannot be used");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_service_that_starts_without_its_folder_denies_everything_and_says_so() {
     assert!(store.current().revision().why().unwrap().contains("cannot be read"));
     assert!(warnings[0].to_string().contains("cannot be read"), "{warnings:?}");
     store.poll(0);
-    assert!(matches!(store.poll(1_000), Reload::Unchanged), "that it is missing was told already");
+    assert!(matches!(store.poll(1_000), Reload::Unchanged), "the missing folder was already reported");
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("a.toml"), OPEN).unwrap();
     store.poll(2_000);

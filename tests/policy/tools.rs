@@ -239,7 +239,7 @@ fn ends_of_streams_are_not_put_to_other_policies() {
     let replay = Replay::run(&set, &format!("{began}\n{end}\n"));
     assert!(replay.is_same() && replay.calls == 1, "{replay}");
     let unknown = end.replace("\"frames\":41", "\"frames\":41,\"more\":1");
-    assert_eq!(Replay::run(&set, &unknown).unreadable.len(), 1, "members that nobody knows are refused");
+    assert_eq!(Replay::run(&set, &unknown).unreadable.len(), 1, "unknown members are refused");
 }
 
 #[test]

@@ -312,7 +312,7 @@ impl Chaos {
                 return;
             }
             if began.elapsed() > RECOVERED_WITHIN {
-                panic!("no recovery for {RECOVERED_WITHIN:?}\n{}", self.account().await);
+                panic!("no recovery within {RECOVERED_WITHIN:?}\n{}", self.account().await);
             }
             sleep(Duration::from_millis(50)).await;
         }

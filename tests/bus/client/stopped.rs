@@ -137,7 +137,7 @@ async fn a_call_that_is_stopped_says_when_nothing_is_known_of_it() {
     assert!(matches!(error, ClientError::Cancelled { sent: true }), "{error:?}");
     assert!(error.is_outcome_unknown() && error.kind() == ErrorKind::Cancelled);
     let told = within(SOON, control.take(3).collect::<Vec<_>>()).await;
-    assert!(told.iter().all(|message| message.reply.is_none()), "it is told more than once");
+    assert!(told.iter().all(|message| message.reply.is_none()), "control asks for no reply");
 
     server.kill().await;
     eventually("the client knows", || !client.stats().connected).await;

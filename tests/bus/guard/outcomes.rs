@@ -261,7 +261,7 @@ async fn an_outcome_is_kept_or_unknown_when_the_leader_dies_in_between() {
     cluster.nodes[leader].kill().await;
     gate.send_replace(true);
     let answer: Value = serde_json::from_str(&within(3 * SOON, first).await.unwrap().unwrap()).unwrap();
-    assert_eq!(answer["result"], 5, "who waits is answered, whether it could be kept or not: {answer}");
+    assert_eq!(answer["result"], 5, "the caller is answered, whether the outcome was stored or not: {answer}");
 
     // Replicas refuse until the stream has a leader, and then vouch only for messages issued after that.
     let again = within(6 * SOON, async {

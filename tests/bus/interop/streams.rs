@@ -188,7 +188,7 @@ async fn python_client_takes_frames_and_controls_its_calls() {
         let cancel = ["--cancel-after-ms", "300", "--window", window];
         let call = ["--timeout-ms", "29000", "stream", "site", "site/endless", "[]"];
         let got = run(&mut client, &[&call[..], &cancel[..]].concat()).await;
-        assert_eq!((got.code, &got.said["code"]), (21, &json!(-32016)), "and no deadline: {got:?}");
+        assert_eq!((got.code, &got.said["code"]), (21, &json!(-32016)), "not by its deadline: {got:?}");
     }
     let arguments =
         ["--timeout-ms", "4000", "stream", "site", "site/ticks", "[]", "--renew", "--cancel-after-ms", "5000"];

@@ -203,7 +203,7 @@ async fn one_that_an_agent_acts_for_takes_nothing_from_the_others_and_names_give
     }
     let most = 100 + 20 * usize::try_from(began.elapsed().as_secs() + 1).unwrap();
     assert!((50..=most).contains(&runs.count()), "{} of {most}", runs.count());
-    assert_eq!(desk.burnt(), runs.count(), "what is refused has taken no room among the nonces");
+    assert_eq!(desk.burnt(), runs.count(), "a refused call takes no room among the nonces");
     assert!(passes(&desk.agent("bob", &["worker"])).await);
 }
 

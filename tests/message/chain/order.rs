@@ -255,7 +255,7 @@ async fn message_above_the_rate_is_refused_before_the_guard_and_burns_nothing() 
     let (letter, answer) = super::limits::too_fast(&desk, &ann).await;
     assert!(answer.contains(r#""scope":"replica-rate""#), "{answer}");
     let (before, burnt) = (runs.count(), desk.burnt());
-    assert_eq!(before, burnt, "nothing is held for what was refused");
+    assert_eq!(before, burnt, "nothing is kept for a refused message");
     // So the refusal is not final: once the rate allows it, the same message may still run.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert_eq!(desk.offer(&letter).await, None);

@@ -18,7 +18,7 @@ async fn an_outlet_that_is_stuck_holds_up_nobody_who_judges_control() {
     caller.out.is_stuck.store(true, Ordering::SeqCst);
     let began = tokio::time::Instant::now();
     caller.control(ControlOp::Again { ack: Some(1) }).await;
-    assert_eq!(began.elapsed(), Duration::ZERO, "control was judged, and the frames are somebody else's matter");
+    assert_eq!(began.elapsed(), Duration::ZERO, "control was judged without waiting for the frames");
     // The task that sends the frames does not give up at once.
     tokio::time::sleep(Duration::from_secs(1)).await;
     caller.out.is_stuck.store(false, Ordering::SeqCst);
