@@ -44,7 +44,7 @@ pub enum BenchError {
         pid: u32,
     },
     /// The system provides no thread.
-    #[error("the operating system does not give what it takes to wait: {0}")]
+    #[error("cannot start an event loop or a thread: {0}")]
     Thread(#[from] std::io::Error),
     /// A thread has ended, which is a bug in this library.
     #[error("a thread of the load has ended")]
