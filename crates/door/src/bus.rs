@@ -71,7 +71,7 @@ impl Bus {
     /// A connected client.
     ///
     /// # Errors
-    /// [`Away`], after at most a few seconds.
+    /// `Away`, after at most a few seconds.
     ///
     /// Cancel safe.
     pub async fn client(&self) -> Result<Client, Away> {
