@@ -795,6 +795,7 @@ async fn what_is_too_much_at_once_is_refused() {
     door.is_ready(200).await;
     let mut wire = door.wire().await;
     let old = session(&mut wire, "2025-11-25").await;
+    let oldest = session(&mut wire, "2025-03-26").await;
     let listen = modern(&json!(1), "subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
     let get = format!("GET /mcp/tools HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{old}\r\n");
     let mut listening = door.wire().await;
@@ -822,20 +823,28 @@ async fn what_is_too_much_at_once_is_refused() {
 
     // A client with a handshake that goes away leaves its calls running, in their places.
     let job = json!({ "name": "job_run", "arguments": { "steps": 5_999 }, "_meta": { "progressToken": 1 } });
-    let mut left = door.wire().await;
-    left.write(legacy(&old, &message(&json!(7), "tools/call", &job))).await;
-    left.head().await;
-    left.event().await.unwrap();
-    drop(left);
-    for _ in 0..10 {
-        assert!(!is_free().await);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
-    // It needs no place.
-    assert_eq!(wire.ask(legacy(&old, cancel)).await.status, 202);
-    ended(&stage, 1).await;
-    within(LONG, freed()).await;
+    for (session, cancel, number) in [(&old, cancel.to_owned(), 1), (&oldest, format!("[{cancel}]"), 2)] {
+        let mut left = door.wire().await;
+        left.write(legacy(session, &message(&json!(7), "tools/call", &job))).await;
+        left.head().await;
+        left.event().await.unwrap();
+        drop(left);
+        for _ in 0..10 {
+            assert!(!is_free().await);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // No entry of a batch that is refused has an effect.
+        if let Some(entries) = cancel.strip_suffix(']') {
+            let batch = format!(r#"{entries},{{"jsonrpc":"2.0","id":1.5,"method":"ping"}}]"#);
+            wire.ask(legacy(session, &batch)).await.is(400, -32600);
+            assert!(!is_free().await);
+        }
+        // It needs no place.
+        assert_eq!(wire.ask(legacy(session, &cancel)).await.status, 202);
+        ended(&stage, number).await;
+        within(LONG, freed()).await;
+    }
 
     // A slow request occupies a place while it is read, whatever it turns out to be.
     let whole = legacy(&old, cancel);
