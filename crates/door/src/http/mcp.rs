@@ -252,7 +252,7 @@ impl Door {
                         .check(method, &Asked::default())
                         .map_err(|fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault))?;
                 } else {
-                    Box::pin(self.mcp_note(&spoken, method, message.params, sender.onward)).await;
+                    Box::pin(self.mcp_note(&spoken, method, message.params, sender.onward.map(|onward| *onward))).await;
                 }
                 Ok(accepted())
             }
@@ -275,7 +275,7 @@ impl Door {
     }
 
     /// A notification in a revision with a handshake. A request to cancel that is not running here may be running at another replica.
-    async fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>, onward: Option<Box<Onward>>) {
+    async fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>, onward: Option<Onward>) {
         if method == "notifications/cancelled"
             && spoken.has_session
             && let Some(Ok(cancelled)) = params.map(|params| json::object::<Cancelled>(params.get()))
@@ -283,7 +283,7 @@ impl Door {
             let is_here = self.mcp.running.stop(&spoken.peer, cancelled.request);
             if let (false, Some(replicas), Some(onward)) = (is_here, &self.mcp.replicas, onward) {
                 let spawn = |telling| self.mcp.tasks.spawn(telling);
-                replicas.tell(spawn, *onward).await;
+                replicas.tell(spawn, onward).await;
             }
         }
     }

@@ -66,11 +66,11 @@ impl Door {
         let enter = |_| self.admission.enter(&sender.principal, reading.service()).map(Arc::new);
         let places = requests.iter().map(enter).collect::<Result<Vec<_>, _>>()?;
         drop(reading);
-        // Nothing has an effect before all of the batch is known to be accepted.
+        // Nothing has an effect before every entry is read, and each request has its place.
         for (entry, message) in entries {
             match (message.method.as_deref(), message.id) {
                 (Some(method), None) => {
-                    let onward = sender.onward.as_ref().map(|onward| Box::new(onward.saying(entry.get())));
+                    let onward = sender.onward.as_ref().map(|onward| onward.saying(entry.get()));
                     self.mcp_note(&spoken, method, message.params, onward).await;
                 }
                 (None, Some(id)) => {
