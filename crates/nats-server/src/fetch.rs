@@ -8,11 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use sealwire::auth::{SecretFileError, check_folder, open_public};
+use sealwire::errors::SecretFileError;
+use sealwire::internal::files::{check_folder, open_public};
 use sha2::{Digest, Sha256};
 
-use crate::find::{Environment, Origin, Version};
-use crate::run::private;
+use crate::scratch::private;
+use crate::types::{Environment, Origin, Version};
 
 /// Why the pinned server is not available.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,11 @@
 mod fetch;
 mod find;
 mod run;
+mod scratch;
+mod types;
 
 pub use fetch::{FetchError, Pin};
-pub use find::{Environment, FindError, Found, MINIMUM, Origin, SERVER_VARIABLE, Version, find, find_in};
-pub use run::{RunError, Running, ServerOptions, is_free, private, spawn};
+pub use find::{FindError, Found, MINIMUM, find, find_in};
+pub use run::{RunError, Running, ServerOptions, is_free, spawn};
+pub use scratch::private;
+pub use types::{Environment, Origin, SERVER_VARIABLE, Version};

@@ -9,11 +9,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sealwire::auth::write_secret;
+use sealwire::internal::files::write_secret;
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::find::Found;
+use crate::scratch::private;
 
 /// What may differ between servers. The default is JetStream on, in a scratch folder, without any user or permission.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +26,8 @@ pub struct ServerOptions {
     pub port: Option<u16>,
     /// Where JetStream keeps its files; if none is given, a scratch folder that goes with the server.
     pub store: Option<PathBuf>,
+    /// JetStream is off.
+    pub without_jetstream: bool,
 }
 
 /// Why the server did not come up.
@@ -225,7 +228,9 @@ fn start(executable: &Path, options: &ServerOptions, scratch: &Path) -> Result<(
     // -1: the server binds port 0 itself and reports what it got, so no other process can take the port in between.
     command.arg(options.port.map_or_else(|| "-1".to_owned(), |port| port.to_string()));
     command.arg("--ports_file_dir").arg(&ports);
-    command.arg("--jetstream").arg("--store_dir").arg(store_of(options, scratch));
+    if !options.without_jetstream {
+        command.arg("--jetstream").arg("--store_dir").arg(store_of(options, scratch));
+    }
     if let Some(text) = &options.config {
         let file = write_config(scratch, text)?;
         command.arg("--config").arg(&file);
@@ -334,13 +339,6 @@ fn read_log(file: &Path, from: u64) -> String {
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines.iter().skip(lines.len().saturating_sub(12)).copied().collect::<Vec<_>>().join("\n")
-}
-
-/// A folder for its owner alone, whatever the process's umask: everybody may look around in the folder that it is in.
-pub fn private<'a, 'b, 'c>(builder: &'c mut tempfile::Builder<'a, 'b>) -> &'c mut tempfile::Builder<'a, 'b> {
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    builder
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> RunError {
