@@ -21,12 +21,14 @@
 
 mod explore;
 mod rules;
+mod steps;
 mod stream;
 mod tidy;
 mod world;
 
 use explore::{Explored, Model, explore};
 use rules::Rules;
+use steps::{begin, steps};
 use world::{Bounds, Fault, Guard, Replica, Step, World};
 
 struct Guards<'a> {
@@ -39,11 +41,11 @@ impl Model for Guards<'_> {
     type Step = Step;
 
     fn starts(&self) -> Vec<World> {
-        vec![World::new(self.bounds)]
+        vec![begin(self.bounds)]
     }
 
     fn steps(&self, state: &World, next: &mut Vec<(Step, World)>) {
-        state.steps(&self.rules, self.bounds, next);
+        steps(state, &self.rules, self.bounds, next);
     }
 
     fn is_bad(&self, state: &World) -> bool {

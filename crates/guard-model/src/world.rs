@@ -4,8 +4,6 @@
 //! sequence numbers (`Step::Others`). Whoever captured the message may offer it to any replica at any time, so that is
 //! not part of the state. Time is in whole ticks; several things may happen in one, in every order. Time 0 is long ago.
 
-use super::rules::Rules;
-
 /// The tolerated difference of clocks.
 pub(crate) const S: u8 = 1;
 /// When the message is issued; it expires at `EXP`, so it lives as long as the window allows.
@@ -267,73 +265,6 @@ impl Watch {
             probe_there: true,
             set_back: false,
             is_word: true,
-        }
-    }
-}
-
-impl World {
-    pub(crate) fn new(bounds: &Bounds) -> Self {
-        let stream = Stream { created: 0, first: Some(0), term: 0, last: 1, id: None };
-        let broker = Broker { stream: Some(stream), ..Broker::default() };
-        Self {
-            now: 1,
-            executed: 0,
-            starts: bounds.starts,
-            pauses: bounds.pauses,
-            faults: bounds.faults,
-            brokers: [broker, if bounds.brokers > 1 { broker } else { Broker::default() }],
-            replicas: bounds.replicas,
-        }
-        .tidied()
-    }
-
-    /// Every step from here.
-    pub(crate) fn steps(&self, rules: &Rules, bounds: &Bounds, next: &mut Vec<(Step, Self)>) {
-        let mut take = |step: Step, happens: &dyn Fn(&mut Self) -> bool| {
-            let mut world = *self;
-            if happens(&mut world) {
-                next.push((step, world.tidied()));
-            }
-        };
-        let is_over = self.executed == 0 && self.now >= EXP + S;
-        if is_over {
-            return;
-        }
-        // Replicas find each other in less time than a guard waits that has begun to serve.
-        if self.now < END && !(rules.agreement_check && self.is_to_yield()) {
-            take(Step::Tick, &|world| {
-                world.tick();
-                true
-            });
-        }
-        for broker in (0..self.brokers.len()).filter(|broker| self.is_used(*broker)) {
-            take(Step::Others(broker), &|world| world.store(broker, false).is_some());
-            take(Step::BackedUp(broker), &|world| bounds.may_fail.contains(&Fault::Restored) && world.backs_up(broker));
-            for &fault in &bounds.may_fail {
-                take(Step::Fails(broker, fault), &|world| world.fails(broker, fault, bounds.clustered));
-            }
-            for kept in 0..=self.brokers[broker].stream.map_or(0, |stream| stream.last) {
-                take(Step::Elected { broker, kept }, &|world| world.elects(broker, kept));
-            }
-        }
-        let room = self.replicas.iter().filter(|replica| replica.run != Run::Down).count() < bounds.at_once;
-        for replica in 0..self.replicas.len() {
-            if self.replicas[replica].still.is_some() {
-                take(Step::GoesOn(replica), &|world| world.goes_on(replica, rules));
-                continue;
-            }
-            take(Step::StandsStill(replica), &|world| world.stands_still(replica));
-            take(Step::Yields(replica), &|world| rules.agreement_check && world.yields(replica));
-            for &guard in bounds.may_start.iter().filter(|_| room) {
-                take(Step::Opens(replica, guard), &|world| world.opens(replica, guard));
-            }
-            take(Step::Serves(replica), &|world| world.serves(replica, rules));
-            take(Step::Stops(replica), &|world| !world.is_to_yield() && world.stops(replica));
-            take(Step::Verifies(replica), &|world| world.verifies(replica, rules, bounds.clustered));
-            take(Step::Offered(replica), &|world| world.offered(replica, rules, bounds.ahead));
-            take(Step::Asked(replica), &|world| world.asked(replica, rules));
-            take(Step::Unheard(replica), &|world| world.unheard(replica));
-            take(Step::Judged(replica), &|world| world.judged(replica, rules, bounds.ahead));
         }
     }
 }
