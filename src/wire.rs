@@ -38,7 +38,8 @@ pub use key_error::KeyError;
 pub use nonce::Nonce;
 #[cfg(feature = "service")]
 pub(crate) use nonce::NonceText;
-pub(crate) use presence::{Presence, Question};
+pub(crate) use presence::Presence;
+pub use presence::Question;
 pub use proof::{ProofClaims, ProofError};
 pub(crate) use proof::{ProofHeader, USUAL_CLAIMS, is_idempotency_key, is_kid, is_traceparent};
 pub(crate) use seal::{Binding, ReplyKey};

@@ -17,14 +17,26 @@ use serde_json::value::RawValue;
 #[derive(Clone)]
 pub struct RpcError {
     code: i32,
+    origin: Origin,
     message: Cow<'static, str>,
     data: Option<Box<RawValue>>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
+/// Who chose the code of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// This process, with the meaning that SPEC.md §14 gives the code.
+    Profile,
+    /// Another party that speaks this profile, with the same meaning, but about a call of its own.
+    Peer,
+    /// An application, with whatever meaning it has there.
+    Application,
+}
+
 /// The codes that Sealwire itself answers with.
 ///
-/// The first five are from JSON-RPC 2.0 §5.1; the others lie in its range for implementation-defined server errors.
+/// An application may use the same numbers for something else: [`RpcError::profile_code`] tells them apart. The first five are from JSON-RPC 2.0 §5.1; the others lie in its range for implementation-defined server errors.
 pub mod code {
     /// Invalid JSON was received.
     pub const PARSE_ERROR: i32 = -32700;
@@ -63,20 +75,14 @@ pub mod code {
 }
 
 impl RpcError {
-    /// An error of the application.
+    /// An error of the application, with any code. It reaches the caller unchanged.
     ///
-    /// The application may choose any code outside -32768..=-32000, preferably a positive one (SPEC.md §14: other users
-    /// of JSON-RPC have assigned meanings to those inside). For the two shared meanings, use [`RpcError::validation`]
-    /// and [`RpcError::dependency`]. The codes inside are for the protocol and Sealwire's own checks: an application
-    /// that uses one of them gets `-32603 Internal error` instead, with the requested code in the private cause.
+    /// Codes outside -32768..=-32000, preferably positive ones, cannot be mistaken for anything else. Inside, a response says that the code
+    /// is the application's (SPEC.md §14), so it is never taken for a refusal by Sealwire. For the meanings that Sealwire shares with
+    /// applications, use [`RpcError::validation`], [`RpcError::dependency`], [`RpcError::invalid_params`] and [`RpcError::internal`].
     #[must_use]
     pub fn application(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
-        if is_application(code) {
-            Self::with_code(code, message)
-        } else {
-            let message = message.into();
-            Self::internal(format!("the application used the reserved error code {code}: {message}"))
-        }
+        Self { origin: Origin::Application, ..Self::with_code(code, message) }
     }
 
     /// `-32001`: the application rejects the well-formed parameters.
@@ -103,30 +109,32 @@ impl RpcError {
         Self::with_code(code::INTERNAL_ERROR, "Internal error").caused_by(cause)
     }
 
-    /// A method's error as it may be sent. An error received from elsewhere and passed on may have a code reserved for
-    /// Sealwire's own checks, and would claim a result of checks that did not make it.
+    /// A method's error as it may be sent: a method cannot speak for Sealwire's own checks. An error that was received from another
+    /// service and is passed on says nothing about checks of this one.
     pub(crate) fn of_application(self) -> Self {
-        if is_application(self.code) || matches!(self.code, code::INVALID_PARAMS | code::INTERNAL_ERROR) {
-            self
-        } else {
-            Self::internal(self)
-        }
+        let is_shared = matches!(
+            self.code,
+            code::INVALID_PARAMS | code::INTERNAL_ERROR | code::VALIDATION_FAILED | code::DEPENDENCY_FAILED
+        );
+        if is_shared && self.origin == Origin::Profile { self } else { Self { origin: Origin::Application, ..self } }
     }
 
     /// The error of a layer around the methods, or one that it passed on from a method, as it may be sent.
     pub(crate) fn of_layer(self) -> Self {
         // The methods themselves return it if a policy allows a name that is not registered.
-        if self.code == code::METHOD_NOT_FOUND { self } else { self.of_application() }
+        let is_unknown_method = self.code == code::METHOD_NOT_FOUND && self.origin == Origin::Profile;
+        if is_unknown_method { self } else { self.of_application() }
     }
 
     /// Any code, for Sealwire's own answers.
     pub(crate) fn with_code(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into(), data: None, source: None }
+        Self { code, origin: Origin::Profile, message: message.into(), data: None, source: None }
     }
 
-    /// The error object of a response that a client received.
-    pub(super) fn received(code: i32, message: String, data: Option<Box<RawValue>>) -> Self {
-        Self { code, message: message.into(), data, source: None }
+    /// The error object of a response that was received. `is_application`: the response says that it is the application's.
+    pub(super) fn received(code: i32, message: String, data: Option<Box<RawValue>>, is_application: bool) -> Self {
+        let origin = if is_application { Origin::Application } else { Origin::Peer };
+        Self { code, origin, message: message.into(), data, source: None }
     }
 
     /// Attaches `data` (§5.1): public, sent to the caller. A value that cannot be serialised is left out, which is logged.
@@ -148,10 +156,29 @@ impl RpcError {
         self
     }
 
-    /// `code` (§5.1).
+    /// `code` (§5.1). An application may use any number: for decisions, see [`RpcError::profile_code`].
     #[must_use]
     pub fn code(&self) -> i32 {
         self.code
+    }
+
+    /// The code, if it has the meaning that SPEC.md §14 gives it, so that it is one of [`code`]; `None` if the application chose it.
+    ///
+    /// Only these codes can say that a call was refused, or that it may be made again.
+    #[must_use]
+    pub fn profile_code(&self) -> Option<i32> {
+        (!self.is_application()).then_some(self.code)
+    }
+
+    /// Whether the application chose the code, with a meaning of its own. Its method, or a layer around it, has answered the call.
+    #[must_use]
+    pub fn is_application(&self) -> bool {
+        self.origin == Origin::Application || !is_reserved(self.code)
+    }
+
+    /// Whether a response has to say that the code is the application's.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.origin == Origin::Application && is_reserved(self.code)
     }
 
     /// `message` (§5.1): public.
@@ -180,9 +207,9 @@ impl Serialize for RpcError {
     }
 }
 
-/// Whether an application may answer with `code`.
-fn is_application(code: i32) -> bool {
-    !(-32768..=-32000).contains(&code) || matches!(code, code::VALIDATION_FAILED | code::DEPENDENCY_FAILED)
+/// Whether JSON-RPC 2.0 §5.1 reserves the code, so that it could be one of SPEC.md §14.
+fn is_reserved(code: i32) -> bool {
+    (-32768..=-32000).contains(&code)
 }
 
 /// The most characters of a message that are shown; [`RpcError::message`] returns all of it.
@@ -200,7 +227,8 @@ pub(crate) fn one_line(text: &str, most: usize) -> String {
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Another party wrote the message: it must be safe to show anywhere.
-        write!(f, "{} ({})", one_line(&self.message, MAX_MESSAGE), self.code)
+        let of = if self.is_marked() { " of the application" } else { "" };
+        write!(f, "{} ({}{of})", one_line(&self.message, MAX_MESSAGE), self.code)
     }
 }
 
@@ -208,6 +236,7 @@ impl fmt::Debug for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RpcError")
             .field("code", &self.code)
+            .field("origin", &self.origin)
             .field("message", &self.message)
             .field("data", &self.data.as_ref().map(|raw| raw.get()))
             .field("source", &self.source.as_ref().map(ToString::to_string))
@@ -228,9 +257,9 @@ mod tests {
     #[test]
     fn an_error_is_shown_on_one_short_line_whatever_its_sender_says() {
         let said = format!("no \"Zürich\"\u{1b}[2J\u{202e}\r\n{}", "x".repeat(190_000));
-        let shown = RpcError::received(7, said.clone(), None).to_string();
+        let shown = RpcError::received(7, said.clone(), None, false).to_string();
         assert!(shown.starts_with(r#"no "Zürich"\u{1b}[2J\u{202e}\r\nxxx"#) && shown.ends_with("x (7)"), "{shown}");
         assert_eq!(shown.chars().count(), MAX_MESSAGE + " (7)".len());
-        assert_eq!(RpcError::received(7, said.clone(), None).message(), said);
+        assert_eq!(RpcError::received(7, said.clone(), None, false).message(), said);
     }
 }

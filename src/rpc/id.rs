@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 /// point, so `9007199254740993` differs from `9007199254740992`. The string `"1"` is not the number `1`.
 ///
 /// ```
-/// use sealwire::rpc::Id;
+/// use sealwire::internal::rpc::Id;
 ///
 /// assert_eq!(Id::from(7).as_json(), "7");
 /// assert_eq!(Id::from("a\"b").as_json(), r#""a\"b""#);

@@ -14,11 +14,11 @@ use crate::strict_json::{self, Flaw};
 /// A well-formed request object (§4). Without an id it is a notification.
 ///
 /// ```
-/// use sealwire::rpc::{Id, Request};
+/// use sealwire::internal::rpc::{Id, Request};
 ///
 /// let request = Request::new("math/add", &[1, 2], Some(Id::from(7)))?;
 /// assert_eq!(request.to_bytes(), br#"{"jsonrpc":"2.0","method":"math/add","params":[1,2],"id":7}"#);
-/// # Ok::<(), sealwire::rpc::ParamsError>(())
+/// # Ok::<(), sealwire::internal::rpc::ParamsError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Request {

@@ -73,7 +73,10 @@ impl Response {
         // included."
         let outcome = match (members.result, members.error) {
             (Some(result), None) => Ok(result.to_owned()),
-            (None, Some(error)) => Err(read_error(error.get()).ok_or(ResponseError::Error)?),
+            (None, Some(error)) => {
+                let is_application = members.application_error.is_some_and(|member| member.get() == "true");
+                Err(read_error(error.get(), is_application).ok_or(ResponseError::Error)?)
+            }
             (None, None) | (Some(_), Some(_)) => return Err(ResponseError::Outcome),
         };
         let of_earlier_run = members.idempotent_replay.is_some_and(|member| member.get() == "true");
@@ -90,7 +93,13 @@ impl Serialize for Response {
         object.serialize_field("jsonrpc", "2.0")?;
         match &self.outcome {
             Ok(result) => object.serialize_field("result", result)?,
-            Err(error) => object.serialize_field("error", error)?,
+            Err(error) => {
+                object.serialize_field("error", error)?;
+                // Not within the error, where the application could write it, too.
+                if error.is_marked() {
+                    object.serialize_field("application_error", &true)?;
+                }
+            }
         }
         if self.of_earlier_run {
             object.serialize_field("idempotent_replay", &true)?;
@@ -179,6 +188,8 @@ struct Members<'a> {
     id: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "json::member")]
     idempotent_replay: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "json::member")]
+    application_error: Option<&'a RawValue>,
 }
 
 /// The members of an error object.
@@ -192,10 +203,10 @@ struct ErrorMembers<'a> {
 }
 
 // JSON-RPC 2.0 §5.1: the code "MUST be an integer." A fraction or an exponent is not accepted.
-fn read_error(text: &str) -> Option<RpcError> {
+fn read_error(text: &str, is_application: bool) -> Option<RpcError> {
     let members: ErrorMembers<'_> = json::is_object(text).then(|| serde_json::from_str(text).ok())??;
     let code = members.code.get().parse().ok()?;
-    Some(RpcError::received(code, members.message, members.data.map(ToOwned::to_owned)))
+    Some(RpcError::received(code, members.message, members.data.map(ToOwned::to_owned), is_application))
 }
 
 #[cfg(test)]

@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(endpoint.audience().as_str(), "prod/math");
     }
 
-    /// SPEC.md §3.
+    /// SPEC.md §3.1.
     #[test]
     fn inbox_prefix_may_not_overlap_or_be_privileged() {
         assert!(endpoint().with_prefixes("rpc.v1", "in.box").is_ok());

@@ -11,7 +11,7 @@ use super::headers::HeaderBlock;
 use super::proof::{ProofError, ProofHeader, SCHEME, object, some_string};
 use super::seal::{AUTHENTICATION_INFO, Binding, ReplyKey, Signing};
 use super::subject::ReplyTo;
-use crate::jose::{b64, b64_to, integer, sha256, unb64};
+use crate::jose::{b64, b64_to, integer, sha256, unb64, unb64_array};
 use crate::nats::{PublishError, Session};
 
 /// The memory that a frame needs besides its bytes: its place in a queue whose capacity may be twice its length, and
@@ -92,6 +92,10 @@ impl FrameClaims {
             return Err(ProofError::Claim("knd"));
         }
         if (claims.knd == FrameKind::End) != claims.acc.is_some() {
+            return Err(ProofError::Claim("acc"));
+        }
+        // A text that no digest has is malformed, and the frame is ignored; one that another stream has ends this one.
+        if claims.acc.as_deref().is_some_and(|acc| unb64_array::<32>(acc).is_none()) {
             return Err(ProofError::Claim("acc"));
         }
         Ok(claims)

@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(bytes, "A: b\r\nC: d\r\n".len());
     }
 
-    /// SPEC.md §6.
+    /// SPEC.md §6, SPEC.md §4.1.
     #[test]
     fn every_other_form_makes_the_whole_block_malformed() {
         for block in [

@@ -52,6 +52,11 @@ impl HmacKey {
         &self.bytes
     }
 
+    /// Whether both have the same bytes, in constant time.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.verify(b"", &other.sign(b""))
+    }
+
     pub(crate) fn sign(&self, message: &[u8]) -> [u8; 32] {
         let mut mac = self.keyed.clone();
         mac.update(message);

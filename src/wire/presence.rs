@@ -64,7 +64,7 @@ impl Presence<'_> {
 
 /// A question to the replicas of a service. Answers are bound to it.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub struct Question {
     audience: Audience,
     nonce: Nonce,
 }
@@ -72,7 +72,13 @@ pub(crate) struct Question {
 impl Question {
     /// Makes a new question.
     pub(crate) fn new(audience: Audience) -> Self {
-        Self { audience, nonce: Nonce::random() }
+        Self::with(audience, Nonce::random())
+    }
+
+    /// The question to one audience that was asked with this nonce, perhaps together with others.
+    #[must_use]
+    pub fn with(audience: Audience, nonce: Nonce) -> Self {
+        Self { audience, nonce }
     }
 
     /// The payload to send.
@@ -86,7 +92,10 @@ impl Question {
     }
 
     /// Checks an answer that arrived on `subject` from a replica that calls itself `instance`, with the service's keys.
-    pub(crate) fn accept(
+    ///
+    /// # Errors
+    /// [`Unverifiable`]: what about it proves nothing.
+    pub fn accept(
         &self,
         subject: &str,
         instance: &str,

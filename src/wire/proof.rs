@@ -168,6 +168,9 @@ pub struct ProofClaims<T = String> {
     /// A W3C `traceparent` of version 00. No decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
     pub tp: Option<String>,
+    /// What the caller can do beyond receiving a result: names, separated by single spaces. No decision depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
+    pub cap: Option<String>,
 }
 
 /// The largest frame window.
@@ -203,6 +206,9 @@ impl<'b> ProofClaims<Cow<'b, str>> {
         if !claims.tp.as_deref().is_none_or(is_traceparent) {
             return Err(ProofError::Claim("tp"));
         }
+        if !claims.cap.as_deref().is_none_or(are_capabilities) {
+            return Err(ProofError::Claim("cap"));
+        }
         let nonce = Nonce::from_text(&claims.jti).ok_or(ProofError::Claim("jti"))?;
         Ok((claims, nonce))
     }
@@ -228,6 +234,7 @@ impl<T> ProofClaims<T> {
             idk: self.idk,
             win: self.win,
             tp: self.tp,
+            cap: self.cap,
         }
     }
 
@@ -262,6 +269,15 @@ pub(crate) fn is_traceparent(text: &str) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether `text` is 1 to 16 names of 1 to 64 bytes of `[A-Za-z0-9._:/-]`, with one space between two.
+pub(crate) fn are_capabilities(text: &str) -> bool {
+    let is_name = |name: &str| {
+        (1..=64).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte))
+    };
+    text.split(' ').count() <= 16 && text.split(' ').all(is_name)
 }
 
 /// Reads an optional string: it may be absent, but not `null`.
@@ -306,7 +322,7 @@ impl<T> ReplyClaims<T> {
 }
 
 /// The names of the claims of a request's proof.
-const CLAIMS: [&str; 12] = ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig", "tmo", "idk", "win", "tp"];
+const CLAIMS: [&str; 13] = ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig", "tmo", "idk", "win", "tp", "cap"];
 
 /// Why `bytes` are not valid claims. An unknown name is not repeated: the signer may have chosen it to mislead.
 fn fault<'b, T: Deserialize<'b>>(bytes: &'b [u8], claims: &[&'static str]) -> ProofError {
@@ -337,7 +353,7 @@ mod tests {
     use super::*;
     use crate::jose::b64;
 
-    /// SPEC.md §4.
+    /// SPEC.md §4.1.
     #[test]
     fn arrays_of_the_values_are_no_objects() {
         let header = r#" {"alg":"HS256","kid":"a.k1","typ":"nats-rpc-v1+jwt"}"#;
@@ -370,6 +386,10 @@ mod tests {
             (("\"dig\":\"\"", "\"dig\":\"\",\"tmo\":9,\"win\":0"), "win"),
             (("\"dig\":\"\"", "\"dig\":\"\",\"tmo\":9,\"win\":1025"), "win"),
             (("\"dig\":\"\"", "\"dig\":\"\",\"tp\":\"\""), "tp"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"cap\":\"\""), "cap"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"cap\":\"a  b\""), "cap"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"cap\":\"a\\tb\""), "cap"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"cap\":null"), "cap"),
             (("\"dig\":\"\"", "\"dig\":\"\",\"more\":1"), "(another)"),
         ] {
             let changed = claims.replace(change.0, change.1);

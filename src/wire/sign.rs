@@ -17,7 +17,7 @@ use super::key_error::KeyError;
 use super::nonce::Nonce;
 use super::proof::{
     MAX_TIMEOUT_MS, MAX_WINDOW, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, SCHEME, USUAL_CLAIMS,
-    credentials, is_idempotency_key, is_traceparent,
+    are_capabilities, credentials, is_idempotency_key, is_traceparent,
 };
 use super::seal::AUTHENTICATION_INFO;
 use crate::jose::{b64, b64_digest, b64_to, sha256, sha256_b64, unb64_in};
@@ -36,7 +36,7 @@ pub struct RequestSigner {
 }
 
 /// A request before it is signed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Signed<'a> {
     /// The subject it will be published on.
     pub subject: &'a str,
@@ -59,6 +59,8 @@ pub struct Signed<'a> {
     pub window: Option<u64>,
     /// A W3C `traceparent` of version 00; any other text is left out.
     pub traceparent: Option<&'a str>,
+    /// What the caller can do beyond receiving a result: names, separated by single spaces; any other text is left out.
+    pub capabilities: Option<&'a str>,
 }
 
 /// Omits token and payload.
@@ -133,6 +135,7 @@ impl RequestSigner {
             idk: request.idempotency_key.filter(|key| is_idempotency_key(key)).map(str::to_owned),
             win: request.window.filter(|_| tmo.is_some()).map(|window| window.clamp(1, MAX_WINDOW)),
             tp: request.traceparent.filter(|text| is_traceparent(text)).map(str::to_owned),
+            cap: request.capabilities.filter(|text| are_capabilities(text)).map(str::to_owned),
         };
         self.signed(&claims, request.token)
     }

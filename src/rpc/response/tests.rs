@@ -24,6 +24,32 @@ fn unknown_members_of_a_response_are_ignored() {
     assert!(parse(r#"{"jsonrpc":"2.0","error":{"code":1,"message":"a","hint":{}},"id":1}"#).is_ok());
 }
 
+/// SPEC.md §14.
+#[test]
+fn only_the_response_itself_can_say_that_an_error_is_the_applications() {
+    let own = |members: &str| match parse(&format!(r#"{{"jsonrpc":"2.0",{members},"id":1}}"#)).unwrap() {
+        Responses::Single(response) => response.outcome.err().map(|error| error.profile_code()),
+        Responses::Batch(_) => panic!("a batch"),
+    };
+    let error = r#""error":{"code":-32002,"message":"a","application_error":true,"data":{"application_error":true}}"#;
+    for (mark, code) in [
+        ("", Some(-32002)),
+        (r#","application_error":true"#, None),
+        (r#","application_error": true "#, None),
+        (r#","application_error":false"#, Some(-32002)),
+        (r#","application_error":"true""#, Some(-32002)),
+        (r#","application_error":1"#, Some(-32002)),
+        (r#","application_error":null"#, Some(-32002)),
+        (r#","application_error":[true]"#, Some(-32002)),
+        (r#","Application_error":true"#, Some(-32002)),
+    ] {
+        assert_eq!(own(&format!("{error}{mark}")), Some(code), "{mark}");
+    }
+    assert_eq!(own(r#""result":1,"application_error":true"#), None);
+    let twice = format!(r#"{{"jsonrpc":"2.0",{error},"application_error":true,"application_error":false,"id":1}}"#);
+    assert_eq!(parse(&twice).map(drop), Err(ResponseError::Json(Flaw::DuplicateMember)));
+}
+
 #[test]
 fn a_reply_that_can_be_read_in_two_ways_is_refused() {
     let duplicate = Err(ResponseError::Json(Flaw::DuplicateMember));
@@ -62,12 +88,13 @@ fn a_reply_that_is_no_response_is_refused() {
 proptest! {
     #[test]
     fn responses_survive_being_written_and_read(
-        message in any::<String>(), code in any::<i32>(), result in any::<Option<Vec<String>>>(), id in any::<Option<u64>>(),
+        message in any::<String>(), code in prop_oneof![any::<i32>(), -32800..-31900], own in any::<bool>(), result in any::<Option<Vec<String>>>(), id in any::<Option<u64>>(),
         text_id in any::<String>(),
     ) {
         let raw = serde_json::value::to_raw_value(&result).unwrap();
         let id = id.map_or_else(|| Id::from(text_id.as_str()), Id::from);
-        let error = RpcError::with_code(code, message.clone()).with_data(&raw);
+        let make = if own { RpcError::application } else { RpcError::with_code };
+        let error = make(code, message.clone()).with_data(&raw);
         let written = Response::batch_to_bytes(&[
             Response::new(id.clone(), Ok(raw.clone())),
             Response::new(id.clone(), Err(error)),
@@ -80,6 +107,8 @@ proptest! {
         prop_assert_eq!(first.outcome.as_ref().unwrap().get(), raw.get());
         let error = second.outcome.as_ref().unwrap_err();
         prop_assert_eq!((error.code(), error.message()), (code, message.as_str()));
+        // Codes outside the reserved range are an application's without a mark.
+        prop_assert_eq!(error.is_application(), own || !(-32768..=-32000).contains(&code));
         prop_assert_eq!(error.data().unwrap().get(), raw.get());
     }
 

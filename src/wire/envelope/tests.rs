@@ -37,7 +37,7 @@ fn a_good_shape_is_taken_apart() {
     assert_eq!(envelope.proof.claims(), b"e30");
 }
 
-/// SPEC.md §3.
+/// SPEC.md §3.1.
 #[test]
 fn subjects_outside_the_grammar_are_dropped() {
     for subject in [
@@ -66,7 +66,7 @@ fn subjects_outside_the_grammar_are_dropped() {
     }
 }
 
-/// SPEC.md §3.
+/// SPEC.md §3, SPEC.md §3.1.
 #[test]
 fn reply_subjects_outside_the_agents_inbox_are_dropped() {
     for reply in [

@@ -32,6 +32,7 @@ fn call() -> (Expectation, Binding) {
         idk: None,
         win: None,
         tp: None,
+        cap: None,
     };
     let signer = RequestSigner::new(&key, audience.clone(), vec![]).unwrap();
     let signed = signer.sign_claims(&claims, "token");
