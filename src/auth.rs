@@ -10,17 +10,14 @@ mod outcomes;
 mod replay;
 #[cfg(feature = "service")]
 mod servicekey;
+#[cfg(feature = "service")]
+mod switch;
 mod token;
 #[cfg(feature = "service")]
 mod verifier;
 #[cfg(feature = "service")]
 mod verify_limiter;
 
-pub use crate::files::{
-    FileTrust, SecretFileError, check_folder, locate_file, open_public, read_public, read_secret, write_public,
-    write_secret,
-};
-pub use crate::wire::{Nonce, ProofAlgorithm};
 #[cfg(feature = "service")]
 pub use caller::{Caller, TokenFacts};
 #[cfg(feature = "service")]
@@ -41,6 +38,13 @@ pub(crate) use servicekey::read_trusted_service_key;
 #[cfg(feature = "service")]
 pub use servicekey::{ServiceKeyError, read_service_key, write_service_key};
 #[cfg(feature = "service")]
+pub use switch::{
+    Applied, Bucket, BucketError, BucketSubjects, Change, EVERYTHING, Follower, Kind as RevocationKind, ListError,
+    MAX_LIST_BYTES, MAX_NAME, MAX_REASON, MAX_REVOCATIONS, Offered, OperatorConfig, OperatorKey, OperatorKeyError,
+    Operators, OperatorsError, Revocation, RevocationList, SignedList, SignedListError, Stored, Switch, SwitchConfig,
+    SwitchError, SwitchReport, Who,
+};
+#[cfg(feature = "service")]
 pub use token::{
     AccessToken, AgentRules, Bounds, ClaimPath, Confirmation, Denylist, DenylistError, DpopError, DpopProof,
     ExchangeError, ExchangeRequest, FetchError, FileError, IssueError, IssueRequest, IssuerRules, KeyFault, KeyRules,
@@ -48,6 +52,8 @@ pub use token::{
     RoleRules, Symmetric, TokenExchange, TokenId, TokenIssuer, TokenRules, TokenType, TokenVerifier,
 };
 pub use token::{HeaderMember, JsonFault, TokenAlgorithm, TokenError, Untrusted, decode_untrusted};
+#[cfg(feature = "service")]
+pub(crate) use token::{is_identifier, is_proof_key_id};
 #[cfg(feature = "service")]
 pub(crate) use verifier::ShownToken;
 #[cfg(feature = "service")]

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// Encodes as base64url without padding (RFC 7515 §2).
@@ -87,11 +88,46 @@ pub(crate) fn optional_integer<'de, D: Deserializer<'de>>(deserializer: D) -> Re
     integer(deserializer).map(Some)
 }
 
+/// A date of a token (RFC 7519 §2, `NumericDate`), in whole seconds since the Unix epoch. It is a number from 0 to 2^53 - 1 without a sign,
+/// with or without fraction and exponent, as issuers write it; a fraction is left out, so that an expiry is never late.
+pub(crate) fn numeric_date(value: &Value) -> Option<u64> {
+    seconds(value, f64::floor)
+}
+
+/// Like [`numeric_date`], but a fraction counts as a whole second, so that the beginning of a validity is never early.
+pub(crate) fn numeric_date_up(value: &Value) -> Option<u64> {
+    seconds(value, f64::ceil)
+}
+
+/// The time from one date to another. To the millisecond: issuers compute the second from the first, and both are rounded when written.
+pub(crate) fn milliseconds_between(from: &Value, to: &Value) -> Option<i64> {
+    if let (Some(from), Some(to)) = (from.as_i64(), to.as_i64()) {
+        return to.checked_sub(from)?.checked_mul(1_000);
+    }
+    // Two dates that are near each other differ by exactly this.
+    let ms = ((to.as_f64()? - from.as_f64()?) * 1_000.0).round();
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "dates are below 2^53 seconds, so this is below 2^63; the cast saturates"
+    )]
+    Some(ms as i64)
+}
+
+fn seconds(value: &Value, whole: fn(f64) -> f64) -> Option<u64> {
+    if let Some(seconds) = value.as_u64() {
+        return Some(seconds).filter(|seconds| *seconds <= MAX_INTEGER);
+    }
+    let seconds = value.as_f64().filter(|seconds| seconds.is_sign_positive()).map(whole)?;
+    // Exact: 2^53.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2^53 - 1, and whole")]
+    (seconds < 9_007_199_254_740_992.0).then_some(seconds as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// SPEC.md §4.
+    /// SPEC.md §4, SPEC.md §4.1.
     #[test]
     fn base64url_is_canonical() {
         assert_eq!(unb64("AAECAwQFBgcICQoLDA0ODw").map(|b| b.len()), Some(16));
@@ -126,7 +162,65 @@ mod tests {
         assert_eq!(thumbprint, "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k");
     }
 
-    /// SPEC.md §4.
+    /// RFC 7519 §2; SPEC.md §7.
+    #[test]
+    fn a_date_is_read_as_issuers_write_it_and_rounded_against_the_bearer() {
+        let read = |text: &str| {
+            let value: Value = serde_json::from_str(text).ok()?;
+            Some((numeric_date(&value)?, numeric_date_up(&value)?))
+        };
+        for (text, down, up) in [
+            ("0", 0, 0),
+            ("0.0", 0, 0),
+            ("0.5", 0, 1),
+            ("1790000000", 1_790_000_000, 1_790_000_000),
+            ("1790000000.0", 1_790_000_000, 1_790_000_000),
+            ("1790000000.000", 1_790_000_000, 1_790_000_000),
+            ("1790000000.25", 1_790_000_000, 1_790_000_001),
+            ("1790000000.999999", 1_790_000_000, 1_790_000_001),
+            ("1.79e9", 1_790_000_000, 1_790_000_000),
+            ("1.79E+9", 1_790_000_000, 1_790_000_000),
+            ("179e7", 1_790_000_000, 1_790_000_000),
+            ("17900000000e-1", 1_790_000_000, 1_790_000_000),
+            ("9007199254740991", MAX_INTEGER, MAX_INTEGER),
+        ] {
+            assert_eq!(read(text), Some((down, up)), "{text}");
+        }
+        for bad in [
+            "-1",
+            "-0",
+            "-0.0",
+            "-1.5",
+            "-1e9",
+            "9007199254740992",
+            "9007199254740992.0",
+            "18446744073709551615",
+            "18446744073709551616",
+            "1e16",
+            "1e300",
+            "\"1790000000\"",
+            "\"1.79e9\"",
+            "null",
+            "true",
+            "[1790000000]",
+            "{}",
+            // Not JSON.
+            "01790000000",
+            "+1",
+            ".5",
+            "1.",
+            "1e",
+            "0x10",
+            "1_000",
+            "NaN",
+            "Infinity",
+            "1e999",
+        ] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+
+    /// SPEC.md §4, SPEC.md §4.1.
     #[test]
     fn integers_have_one_text() {
         #[derive(Deserialize)]

@@ -12,6 +12,7 @@ use crate::fault;
 use crate::files::{Content, FileTrust, SecretFileError, read_trusted};
 use crate::jose::{b64, ed25519_thumbprint, unb64};
 use crate::name::Name;
+use crate::settings::Setting;
 use crate::wire::{Audience, Ed25519Public, HmacKey, KeyError, ProofAlgorithm, is_kid};
 
 /// The verifier's key ring of one service.
@@ -38,7 +39,7 @@ pub(super) enum RecordKey {
 }
 
 /// What a key may still do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Setting)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyStatus {
     /// Verifies, within its dates.
@@ -53,7 +54,7 @@ pub enum KeyStatus {
 ///
 /// An HMAC record holds the key derived for this service (`key`), never the agent's master secret; an Ed25519 record
 /// holds the public key (`x`).
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 pub struct KeyEntry {
     /// The key id, unique in the ring: 1 to 128 bytes of `[A-Za-z0-9._:/-]`, not beginning with `svc:`.
@@ -96,7 +97,7 @@ impl std::fmt::Debug for KeyEntry {
 }
 
 /// A key ring file: the audience that it was made for, and its records.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRingFile {
     /// `<environment>/<service>`: derived keys are useless to another service, so the file names the one they are for.
@@ -209,6 +210,16 @@ impl KeyRing {
         self.records.values().filter(move |record| record.owner == *owner && record.is_usable(now_s))
     }
 
+    /// When keys end, with their ids and owners: those of the active ones that end first, at most `most`.
+    #[cfg(feature = "metrics")]
+    pub(super) fn ending(&self, most: usize) -> Vec<(String, String, u64)> {
+        let active = self.records.values().filter(|record| record.status == KeyStatus::Active);
+        let mut ending: Vec<_> = active.filter_map(|record| Some((record.not_after?, record))).collect();
+        ending.sort_unstable_by_key(|(until, record)| (*until, Arc::clone(&record.kid)));
+        let shown = ending.into_iter().take(most);
+        shown.map(|(until, record)| (record.kid.to_string(), record.owner.to_string(), until)).collect()
+    }
+
     /// How many agents own a key.
     #[must_use]
     pub fn owners(&self) -> usize {
@@ -279,6 +290,15 @@ impl KeyRecord {
         self.status == KeyStatus::Active
             && self.not_before.is_none_or(|from| from <= now_s)
             && self.not_after.is_none_or(|until| now_s < until)
+    }
+
+    /// Whether both have one key: a record that was replaced under its id is another's.
+    pub(super) fn has_key_of(&self, other: &Self) -> bool {
+        match (&self.key, &other.key) {
+            (RecordKey::Hmac(one), RecordKey::Hmac(other)) => one.is(other),
+            (RecordKey::Ed25519 { thumbprint: one, .. }, RecordKey::Ed25519 { thumbprint: other, .. }) => one == other,
+            (RecordKey::Hmac(_), RecordKey::Ed25519 { .. }) | (RecordKey::Ed25519 { .. }, RecordKey::Hmac(_)) => false,
+        }
     }
 
     pub(super) fn algorithm(&self) -> ProofAlgorithm {

@@ -28,6 +28,9 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
     /// Announces that the store will be used. Until then it costs nothing at the broker.
     fn enable(&self) {}
 
+    /// How many entries there are, and their bytes; of a shared store, those that this replica has written.
+    fn held(&self) -> (usize, usize);
+
     /// Whether other replicas see the same entries. If so, what is read may have been written by another replica.
     fn is_shared(&self) -> bool;
 

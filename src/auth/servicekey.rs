@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 use crate::fault;
 use crate::files::{Content, FileTrust, SecretFileError, read_trusted, write_secret};
 use crate::jose::{b64, unb64};
+use crate::settings::Setting;
 use crate::wire::{Audience, KeyError, ServiceKey};
 
 /// Why a service key file cannot be used.
@@ -28,7 +29,7 @@ pub enum ServiceKeyError {
     },
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 struct ServiceKeyFile {
     kid: String,

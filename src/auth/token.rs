@@ -5,6 +5,8 @@
 mod access;
 mod algorithm;
 #[cfg(feature = "service")]
+mod audience;
+#[cfg(feature = "service")]
 mod claims;
 #[cfg(feature = "service")]
 mod denylist;
@@ -37,6 +39,8 @@ mod verifier;
 #[cfg(feature = "service")]
 pub use access::{AccessToken, Confirmation};
 pub use algorithm::TokenAlgorithm;
+#[cfg(feature = "service")]
+pub(crate) use claims::{is_identifier, is_proof_key_id};
 #[cfg(feature = "service")]
 pub use denylist::{Denylist, DenylistError};
 #[cfg(feature = "service")]

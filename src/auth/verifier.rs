@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::Caller;
 use super::keyring::{KeyRecord, KeyRing, RecordKey};
 use super::replay::{AdmitError, ReplayGuard, Window};
+use super::switch::{Kind, Switch};
 use super::token::{PresentedToken, TokenError, TokenVerifier, VerifiedToken};
 use super::verify_limiter::{VerificationQueueFull, VerifyLimiter, VerifyPermit};
 use crate::jose::{b64_digest, sha256};
@@ -32,6 +33,7 @@ use crate::wire::{
 #[derive(Debug)]
 pub struct Verifier {
     audience: Audience,
+    service: Name,
     window: Window,
     keys: ArcSwap<Keys>,
     tokens: TokenVerifier,
@@ -78,13 +80,18 @@ pub struct Verified {
     pub(crate) window: Option<u64>,
     /// A W3C `traceparent`. No decision reads it.
     pub(crate) traceparent: Option<String>,
+    /// What the caller can do beyond receiving a result. No decision reads it.
+    pub(crate) capabilities: Option<String>,
     pub(crate) token: ShownToken,
     pub(crate) binding: Option<Binding>,
 }
 
-/// The access token as presented, for judging it again while its call runs.
+/// The access token as presented, and the key that proved it, for judging both again while their call runs.
 #[derive(Clone)]
-pub(crate) struct ShownToken(Arc<VerifiedToken>);
+pub(crate) struct ShownToken {
+    token: Arc<VerifiedToken>,
+    key: Arc<KeyRecord>,
+}
 
 impl fmt::Debug for ShownToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -166,8 +173,61 @@ pub enum AuthError {
     #[error("{0}")]
     Guard(AdmitError),
     /// Nothing is admitted; see [`Verifier::suspend`].
-    #[error("nothing is admitted: a key ring or denylist could not be read for too long")]
+    #[error("nothing is admitted: what is revoked could not be read for too long")]
     Suspended,
+    /// An operator has revoked the agent, the key, the service, or everything.
+    #[error("an operator has revoked: {0}")]
+    Revoked(Kind),
+}
+
+impl AuthError {
+    /// What the log tells apart: a name from a closed set.
+    pub(crate) fn detail(&self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::KeyRevoked => "key_revoked",
+            Self::Algorithm => "algorithm",
+            Self::KeyAgentMismatch => "key_agent",
+            Self::Signature => "signature",
+            Self::Proof(_) => "proof",
+            Self::Mismatch(claim) => claim,
+            Self::Expired => "long_expired",
+            Self::Stale(Staleness::Expired) => "expired",
+            Self::Stale(Staleness::Future) => "future",
+            Self::Stale(Staleness::BeforeFence) => "before_fence",
+            Self::Token(error) => error.label(),
+            Self::TokenAgentMismatch => "token_agent",
+            Self::Confirmation => "confirmation",
+            Self::VerificationQueueFull => "queue",
+            Self::Guard(AdmitError::Unavailable(outage)) => outage.label(),
+            Self::Guard(_) => "guard",
+            Self::Suspended => "suspended",
+            Self::Revoked(kind) => kind.as_str(),
+        }
+    }
+
+    /// Whether the key of the agent in the subject has proved the message, although it is refused.
+    pub(crate) fn has_proved_key(&self) -> bool {
+        match self {
+            Self::Key
+            | Self::KeyRevoked
+            | Self::Algorithm
+            | Self::KeyAgentMismatch
+            | Self::Signature
+            | Self::VerificationQueueFull
+            | Self::Revoked(Kind::Agent | Kind::Key) => false,
+            Self::Proof(_)
+            | Self::Mismatch(_)
+            | Self::Expired
+            | Self::Stale(_)
+            | Self::Token(_)
+            | Self::TokenAgentMismatch
+            | Self::Confirmation
+            | Self::Guard(_)
+            | Self::Suspended
+            | Self::Revoked(_) => true,
+        }
+    }
 }
 
 /// Which side of the window a message fell out of.
@@ -215,6 +275,7 @@ impl Verifier {
         let keys = Keys::new(ring, service.map(Arc::new))?;
         Ok(Self {
             audience: endpoint.audience().clone(),
+            service: endpoint.service().clone(),
             window,
             keys: ArcSwap::from_pointee(keys),
             tokens,
@@ -252,14 +313,34 @@ impl Verifier {
     /// The key ids under which an agent's messages would verify at `now_s`, and their algorithms; sorted.
     pub(crate) fn keys_of(&self, agent: &Name, now_s: u64) -> BTreeMap<String, ProofAlgorithm> {
         let keys = self.keys.load();
-        let usable = keys.ring.usable_by(agent, now_s).filter(|record| !self.tokens.denylist().denies_key(&record.kid));
+        let is_denied = |record: &KeyRecord| {
+            self.tokens.denylist().denies_key(&record.kid) || self.switch().revokes(names_of(record), now_s).is_some()
+        };
+        let usable = keys.ring.usable_by(agent, now_s).filter(|record| !is_denied(record));
         usable.map(|record| (record.kid.to_string(), record.algorithm())).collect()
+    }
+
+    /// See [`KeyRing::ending`].
+    #[cfg(feature = "metrics")]
+    pub(crate) fn keys_ending(&self, most: usize) -> Vec<(String, String, u64)> {
+        self.keys.load().ring.ending(most)
     }
 
     /// The token verifier, for replacing token keys and the deny list.
     #[must_use]
     pub fn tokens(&self) -> &TokenVerifier {
         &self.tokens
+    }
+
+    /// Whether operators have revoked this service, or everything.
+    fn revokes_service(&self, now_s: u64) -> Option<Kind> {
+        self.switch().revokes([Switch::ALL, (Kind::Service, self.service.as_str())], now_s)
+    }
+
+    /// What operators have revoked.
+    #[must_use]
+    pub fn switch(&self) -> &Arc<Switch> {
+        self.tokens.switch()
     }
 
     /// The replay guard.
@@ -276,7 +357,7 @@ impl Verifier {
 
     /// Whether nothing is admitted.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.suspended.load(Ordering::Acquire)
+        self.suspended.load(Ordering::Acquire) || self.switch().is_blind()
     }
 
     /// The time window.
@@ -383,23 +464,30 @@ impl Verifier {
             }
         };
         match self.check_token(&token, presented, &record, now_s) {
-            Ok(access) => Ok(Authentic {
-                received,
-                iat: claims.iat,
-                message: Verified {
-                    caller: access.caller(&agent, &record.kid, record.algorithm()),
-                    payload,
-                    subject_method: method,
-                    deadline_ms: claims.deadline_ms(),
-                    expires_at: claims.exp,
-                    idempotency_key: claims.idk,
-                    nonce,
-                    window: claims.win,
-                    traceparent: claims.tp,
-                    token: ShownToken(access),
-                    binding,
-                },
-            }),
+            Ok(access) => match self.revokes_service(now_s) {
+                Some(kind) => {
+                    let error = AuthError::Revoked(kind);
+                    Err(Box::new(RejectedMessage { error, claimed: agent, binding, reply: None }))
+                }
+                None => Ok(Authentic {
+                    received,
+                    iat: claims.iat,
+                    message: Verified {
+                        caller: access.caller(&agent, &record.kid, record.algorithm()),
+                        payload,
+                        subject_method: method,
+                        deadline_ms: claims.deadline_ms(),
+                        expires_at: claims.exp,
+                        idempotency_key: claims.idk,
+                        nonce,
+                        window: claims.win,
+                        traceparent: claims.tp,
+                        capabilities: claims.cap,
+                        token: ShownToken { token: access, key: record },
+                        binding,
+                    },
+                }),
+            },
             // With a wrong token the caller stays unknown: the same unsigned answer as for any earlier failure.
             Err(error) => Err(Box::new(RejectedMessage {
                 error,
@@ -458,7 +546,10 @@ impl Verifier {
             Some(record) if self.tokens.denylist().denies_key(&record.kid) => Err(AuthError::KeyRevoked),
             Some(record) if record.algorithm() != header.algorithm => Err(AuthError::Algorithm),
             Some(record) if record.owner != *agent => Err(AuthError::KeyAgentMismatch),
-            Some(record) => Ok(record),
+            Some(record) => match self.switch().revokes(names_of(record), now_s) {
+                Some(kind) => Err(AuthError::Revoked(kind)),
+                None => Ok(record),
+            },
         };
         let record = match judged {
             Ok(record) => record,
@@ -501,14 +592,15 @@ impl Verifier {
         now_s > claims.exp.saturating_add(self.window.window_s).saturating_add(self.window.skew_s)
     }
 
-    /// A fence that lies ahead is left to the guard: if nothing can be fresh yet, that is not this message's fault.
+    /// A fence that lies ahead, or that was passed so recently that a caller's clock may still be behind it, is left to the guard: it is not
+    /// this message's fault.
     fn check_window(&self, claims: &ProofClaims<Cow<'_, str>>, now_s: u64) -> Result<(), Staleness> {
         let fence = self.guard.fence();
         if now_s >= claims.exp {
             Err(Staleness::Expired)
         } else if claims.iat > now_s.saturating_add(self.window.skew_s) {
             Err(Staleness::Future)
-        } else if claims.iat <= fence && fence < now_s {
+        } else if claims.iat <= fence && self.window.fenced_s(claims.iat, now_s, fence).is_none() {
             Err(Staleness::BeforeFence)
         } else {
             Ok(())
@@ -537,6 +629,11 @@ impl Verifier {
         }
         Ok(verified)
     }
+}
+
+/// What an operator can have revoked of a key.
+fn names_of(record: &KeyRecord) -> [(Kind, &str); 2] {
+    [(Kind::Agent, record.owner.as_str()), (Kind::Key, &record.kid)]
 }
 
 /// Whether the token and payload are those that the proof was made for. They are hashed only now, so that without a key

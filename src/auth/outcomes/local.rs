@@ -111,6 +111,13 @@ impl Default for LocalOutcomes {
 }
 
 impl OutcomeStore for LocalOutcomes {
+    fn held(&self) -> (usize, usize) {
+        let mut state = self.state();
+        state.sweep();
+        let Amount { entries, bytes } = state.ledger.total();
+        (entries, bytes)
+    }
+
     fn is_shared(&self) -> bool {
         false
     }

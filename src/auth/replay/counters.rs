@@ -23,7 +23,7 @@ impl Counters {
             Err(AdmitError::Replayed) => &self.replayed,
             Err(AdmitError::OwnerFull { .. }) => &self.owner_full,
             Err(AdmitError::Full { .. }) => &self.full,
-            Err(AdmitError::Unavailable(_)) => &self.unavailable,
+            Err(AdmitError::Unavailable(_) | AdmitError::Fenced { .. }) => &self.unavailable,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

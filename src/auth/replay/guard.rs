@@ -103,9 +103,15 @@ pub trait ReplayGuard: Send + Sync + Debug + 'static {
 /// Why a message was not admitted. Nothing in here permits execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AdmitError {
-    /// Outside the time window, or issued at or before the fence.
+    /// Outside the time window, or issued so long before the fence that it can only be a copy that somebody kept.
     #[error("outside the time window")]
     Stale,
+    /// Issued at a time for which the guard does not vouch, and so would be what its caller signs now. That is no fault of the message.
+    #[error("the guard does not vouch for messages yet")]
+    Fenced {
+        /// When what the caller signs then passes the fence, in milliseconds from now.
+        retry_after_ms: u64,
+    },
     /// The nonce was admitted before, or is being admitted right now.
     #[error("the nonce was seen before")]
     Replayed,
@@ -156,15 +162,31 @@ pub enum Outage {
     /// After an interruption, the guard is verifying what the stream still remembers.
     #[error("the guard stream is being verified")]
     Unverified,
-    /// The fence is so recent that it covers even a message signed now.
-    #[error("the guard stream does not vouch for messages yet")]
-    Fenced,
     /// The broker gave an answer that the guard does not understand.
     #[error("the broker gave an answer that is not understood")]
     Unexpected,
     /// This machine's clock and the broker's differ by more than the skew.
     #[error("the clocks of this machine and of the broker differ by more than the allowed skew")]
     ClockDiffers,
+}
+
+impl Outage {
+    /// A name from a closed set, for what the log tells apart.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::FloorNotWritten => "floor_not_written",
+            Self::Interrupted => "interrupted",
+            Self::Closed => "closed",
+            Self::Unreachable => "unreachable",
+            Self::Unanswered => "unanswered",
+            Self::StreamReplaced => "stream_replaced",
+            Self::StreamUnfit => "stream_unfit",
+            Self::StreamFull => "stream_full",
+            Self::Unverified => "unverified",
+            Self::Unexpected => "unexpected",
+            Self::ClockDiffers => "clock_differs",
+        }
+    }
 }
 
 /// What a guard holds and has answered since it was opened.
@@ -190,7 +212,7 @@ pub struct GuardStats {
     pub owner_full: u64,
     /// Refused as [`AdmitError::Full`].
     pub full: u64,
-    /// Refused as [`AdmitError::Unavailable`].
+    /// Refused as [`AdmitError::Unavailable`] or [`AdmitError::Fenced`].
     pub unavailable: u64,
     /// Further figures of a shared guard; `None` for a local one.
     pub shared: Option<SharedStats>,
@@ -212,4 +234,6 @@ pub struct SharedStats {
     pub interruptions: u64,
     /// How far the broker's clock was ahead of this machine's when last compared, in milliseconds.
     pub broker_ahead_ms: i64,
+    /// When the JWT ends with which the guard's own connection logs in, in seconds since the Unix epoch.
+    pub login_until: Option<u64>,
 }

@@ -289,14 +289,20 @@ impl Shared {
         let now_ms = self.lease.now_ms(self.clock.as_ref());
         let now = now_ms / 1000;
         let fence = self.fence();
-        // A message dated ahead has to wait for the fence as well: if it ran before the fence is past, there would have been no
-        // quiet time.
-        if now <= fence || !self.window.holds(iat, exp, now, fence) {
+        if !self.window.holds(iat, exp, now, 0) {
             return Ok(Err(AdmitError::Stale));
         }
         live.forget_expired(now, &self.quota);
         if live.contains(&nonce) {
             return Ok(Err(AdmitError::Replayed));
+        }
+        // A message dated ahead has to wait for the fence as well: if it ran before the fence is past, there would have been no
+        // quiet time.
+        if let Some(wait_s) = self.window.fenced_s(iat, now, fence) {
+            return Ok(Err(AdmitError::Fenced { retry_after_ms: wait_s.saturating_mul(1000) }));
+        }
+        if iat <= fence {
+            return Ok(Err(AdmitError::Stale));
         }
         if !self.lease.covers(now_ms) {
             return Err(RenewalNeeded);

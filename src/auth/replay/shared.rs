@@ -62,6 +62,7 @@ use in_flight::InFlightLimiter;
 use link::Link;
 use monitor::GuardMonitor;
 use outcomes::SharedOutcomes;
+use stream::StreamError;
 
 /// Admits messages once among all replicas of a service.
 ///
@@ -111,6 +112,7 @@ impl SharedGuard {
             identity: ArcSwap::from_pointee(GuardIdentity::new(KIND, config.window)),
             peers: Mutex::default(),
             ahead_ms: AtomicI64::new(0),
+            login_until: AtomicU64::new(0),
             wake: Notify::new(),
             broker_says: Mutex::new(None),
             counters: Counters::default(),
@@ -122,11 +124,17 @@ impl SharedGuard {
         let mut monitor = GuardMonitor::new(Arc::clone(&shared), bus);
         let deadline = Instant::now() + shared.config.open_within;
         let mut said = None;
-        while let Err(error) = monitor.step().await {
+        loop {
+            let step = tokio::select! {
+                step = monitor.step() => step,
+                // What the broker forbids it does not answer.
+                () = shared.forbidden() => Err(StreamError { lasts: true, ..StreamError::new(Outage::Unreachable, FORBIDDEN) }),
+            };
+            let Err(error) = step else { break };
             if error.outage == Outage::StreamUnfit {
                 return Err(SharedOpenError::Unfit(error.detail));
             }
-            if Instant::now() >= deadline {
+            if error.lasts || Instant::now() >= deadline {
                 return Err(SharedOpenError::NotReady(shared.explained(&error.detail)));
             }
             if said != Some(error.outage) {
@@ -148,6 +156,9 @@ impl SharedGuard {
         Ok(Self { shared, outcomes, tasks: Mutex::new(Some((stop, tasks))) })
     }
 }
+
+/// What the broker's complaint that follows it is about.
+const FORBIDDEN: &str = "the broker does not let this user do what the replay guard needs (SPEC.md, section 19)";
 
 impl ReplayGuard for SharedGuard {
     fn fence(&self) -> u64 {
@@ -236,6 +247,7 @@ impl ReplayGuard for SharedGuard {
             unanswered: shared.unanswered.load(Ordering::Relaxed),
             interruptions: shared.interruptions.load(Ordering::Relaxed),
             broker_ahead_ms: shared.ahead_ms.load(Ordering::Relaxed),
+            login_until: Some(shared.login_until.load(Ordering::Relaxed)).filter(|until| *until > 0),
         });
         stats
     }
@@ -249,6 +261,8 @@ impl ReplayGuard for SharedGuard {
                     let aborting = task.abort_handle();
                     match tokio::time::timeout(CLOSE, task).await {
                         Ok(Ok(())) => {}
+                        // It was dropped with its runtime.
+                        Ok(Err(error)) if !error.is_panic() => {}
                         Ok(Err(_)) => {
                             tracing::error!(target: "sealwire::replay", "a task of the replay guard had panicked");
                         }

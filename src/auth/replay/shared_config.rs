@@ -153,7 +153,7 @@ pub enum SharedOpenError {
     /// The stream cannot do the work: the broker's setup or the configuration is to blame.
     #[error("{0}")]
     Unfit(String),
-    /// The broker, or the stream, was not ready in time.
+    /// The broker, or the stream, was not ready in time, or cannot become so by itself.
     #[error("the replay guard is not ready: {0}")]
     NotReady(String),
 }

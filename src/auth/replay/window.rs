@@ -3,13 +3,13 @@
 /// The time window of messages, in whole seconds.
 ///
 /// ```
-/// use sealwire::auth::Window;
+/// use sealwire::internal::auth::Window;
 ///
 /// let window = Window::new(30, 5)?;
 /// let (now, fence) = (1_790_000_002, 0);
 /// assert!(window.holds(1_790_000_000, 1_790_000_030, now, fence));
 /// assert!(!window.holds(1_790_000_000, 1_790_000_002, now, fence), "`exp` itself is too late");
-/// # Ok::<(), sealwire::auth::WindowError>(())
+/// # Ok::<(), sealwire::errors::WindowError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
@@ -54,6 +54,18 @@ impl Window {
             && exp <= now.saturating_add(self.window_s + self.skew_s)
             && exp > iat
             && exp - iat <= self.window_s
+    }
+
+    /// Whether the fence, and not this message, is to blame if a message issued at `iat` is behind it at `now`: in how many seconds what
+    /// its caller signs passes. `None` if the message is not behind the fence, or so long after it that only an old copy can be.
+    ///
+    /// Until the fence is past, nothing can pass it; for the skew after that, neither can the messages of a caller whose clock is behind.
+    #[must_use]
+    pub(crate) fn fenced_s(&self, iat: u64, now: u64, fence: u64) -> Option<u64> {
+        let is_behind = iat <= fence || now <= fence;
+        let is_recent = now <= fence.saturating_add(self.skew_s);
+        let signs_at = iat.clamp(now.saturating_sub(self.skew_s), now);
+        (is_behind && is_recent).then(|| fence.saturating_add(1).saturating_sub(signs_at).max(1))
     }
 }
 
@@ -104,6 +116,36 @@ mod tests {
         ] {
             assert_eq!(window.holds(iat, exp, now, fence), expected, "{iat}..{exp}");
         }
+    }
+
+    /// SPEC.md §9.
+    #[test]
+    fn a_fence_is_to_blame_until_every_caller_can_have_passed_it() {
+        let window = Window::default();
+        let fence = 1000;
+        for (iat, now, expected) in [
+            // It lies ahead: whatever is signed.
+            (990, 990, Some(11)),
+            (990, 993, Some(11)),
+            (1000, 1000, Some(1)),
+            (1003, 1000, Some(1)),
+            (970, 1000, Some(6)),
+            // It is past: what a clock behind by up to the skew signs.
+            (1000, 1001, Some(1)),
+            (996, 1001, Some(5)),
+            (990, 1001, Some(5)),
+            (1000, 1005, Some(1)),
+            (1001, 1001, None),
+            (1001, 1005, None),
+            // Only a copy that was kept.
+            (1000, 1006, None),
+            (980, 1006, None),
+        ] {
+            assert_eq!(window.fenced_s(iat, now, fence), expected, "{iat} at {now}");
+        }
+        assert_eq!(window.fenced_s(5, 7, 0), None, "there is no fence");
+        assert_eq!(Window { window_s: 30, skew_s: 0 }.fenced_s(999, 1000, 999), None);
+        assert_eq!(window.fenced_s(1, 2, u64::MAX), Some(u64::MAX - 1));
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use crate::auth::switch::Kind;
+
 /// The claims of a token that passed every check.
 ///
 /// Holding one proves nothing about a message: anyone who saw the token may have sent it. The proof beside it binds it
@@ -26,8 +28,10 @@ pub struct AccessToken {
     /// The actors inside `act.act` and deeper, most recent first: for the audit log only (RFC 8693 §4.1 forbids
     /// deciding on them).
     pub prior_actors: Vec<String>,
-    /// `iat`, seconds since the Unix epoch.
+    /// `iat`, seconds since the Unix epoch; a fraction is left out.
     pub issued_at: u64,
+    /// The same, a fraction counting as a whole second: from then on, the token is not from the future.
+    pub issued_by: u64,
     /// `exp`, seconds since the Unix epoch.
     pub expires_at: u64,
     /// `nbf`, seconds since the Unix epoch.
@@ -45,6 +49,22 @@ impl AccessToken {
     #[must_use]
     pub fn owner(&self) -> &str {
         self.actor.as_deref().unwrap_or(&self.subject)
+    }
+
+    /// What an operator can have revoked of it, by every name that it has: nobody need know which of them its issuer uses. Nested actors
+    /// no longer act.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (Kind, &str)> {
+        let claimed = |name: &str| self.claims.get(name).and_then(Value::as_str);
+        let names = [
+            (Kind::Key, Some(self.key_id.as_str())),
+            (Kind::Token, Some(self.id.as_str())),
+            (Kind::Token, Some(self.digest.as_str())),
+            (Kind::Token, claimed("jti")),
+            (Kind::Subject, Some(self.subject.as_str())),
+            (Kind::Subject, self.actor.as_deref()),
+            (Kind::Subject, claimed("sub")),
+        ];
+        names.into_iter().filter_map(|(kind, name)| Some((kind, name?)))
     }
 }
 

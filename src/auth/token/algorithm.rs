@@ -4,8 +4,10 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use crate::settings::Setting;
+
 /// The algorithms of access tokens. A key is for exactly one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Setting)]
 pub enum TokenAlgorithm {
     /// Ed25519.
     #[serde(rename = "EdDSA")]

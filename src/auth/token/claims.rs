@@ -3,10 +3,11 @@
 
 use serde_json::{Map, Value};
 
+use super::audience::is_same;
 use super::header::digest;
 use super::path::ClaimPath;
 use super::{AccessToken, AgentRules, Confirmation, TokenError, TokenId, TokenRules};
-use crate::jose::unb64_array;
+use crate::jose::{milliseconds_between, numeric_date, numeric_date_up, unb64_array};
 
 /// Reads the claims and judges everything about them that does not depend on the time.
 ///
@@ -44,10 +45,12 @@ pub(super) fn read(
         claims.remove("jti");
     }
     let mut subject = text(required(&mut claims, "sub")?, "sub", is_identifier)?;
-    let issued_at = date(&required(&mut claims, "iat")?, "iat")?;
-    let expires_at = date(&required(&mut claims, "exp")?, "exp")?;
-    let not_before = claims.remove("nbf").map(|nbf| date(&nbf, "nbf")).transpose()?;
-    lifetime(issued_at, expires_at, own.max_lifetime_s.unwrap_or(rules.max_lifetime_s))?;
+    let (iat, exp) = (required(&mut claims, "iat")?, required(&mut claims, "exp")?);
+    let (issued_at, expires_at) = (date(&iat, "iat")?, date(&exp, "exp")?);
+    let issued_by = numeric_date_up(&iat).ok_or(TokenError::Malformed("iat"))?;
+    let not_before =
+        claims.remove("nbf").map(|nbf| numeric_date_up(&nbf).ok_or(TokenError::Malformed("nbf"))).transpose()?;
+    lifetime(&iat, &exp, own.max_lifetime_s.unwrap_or(rules.max_lifetime_s))?;
     let mut actors = actors(claims.remove("act"), issuer)?.into_iter();
     let mut actor = actors.next();
     match named {
@@ -59,6 +62,10 @@ pub(super) fn read(
             // The issuer's own name for the agent stays where policies, logs and deny lists find it.
             claims.insert("sub".to_owned(), std::mem::replace(&mut subject, agent).into());
         }
+    }
+    // The two are principals of different kinds: who acts for a namesake would be taken for one that acts for itself.
+    if actor.as_ref() == Some(&subject) {
+        return Err(TokenError::SelfDelegation);
     }
     if own.roles.claim == ClaimPath::of("roles") {
         claims.remove("roles");
@@ -82,6 +89,7 @@ pub(super) fn read(
         actor,
         prior_actors: actors.collect(),
         issued_at,
+        issued_by,
         expires_at,
         not_before,
         roles,
@@ -102,7 +110,7 @@ pub(super) fn validate_times(token: &AccessToken, leeway_s: u64, now_s: u64) -> 
     if token.not_before.is_some_and(|nbf| nbf > horizon) {
         return Err(TokenError::NotYetValid);
     }
-    if token.issued_at > horizon {
+    if token.issued_by > horizon {
         return Err(TokenError::IssuedInFuture);
     }
     Ok(())
@@ -127,27 +135,26 @@ fn text(value: Value, name: &'static str, holds: fn(&str) -> bool) -> Result<Str
     }
 }
 
-/// A date is an integer. The parser has already refused fractions, exponents, signs and everything above 2^53-1.
 fn date(value: &Value, name: &'static str) -> Result<u64, TokenError> {
-    value.as_u64().ok_or(TokenError::Malformed(name))
+    numeric_date(value).ok_or(TokenError::Malformed(name))
 }
 
 /// 1 to 128 visible ASCII characters, for `sub`, `act.sub` and `jti`.
 ///
 /// No space, no control character, nothing outside ASCII: these texts are compared with policy files and deny lists and
 /// end up in logs, so two of them that look alike must be alike.
-pub(super) fn is_identifier(text: &str) -> bool {
+pub(crate) fn is_identifier(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
 /// RFC 7519 §4.1.3: one string, or an array of strings.
 fn audience(aud: &Value, own: &str) -> Result<(), TokenError> {
     let named = match aud {
-        Value::String(one) => one == own,
+        Value::String(one) => is_same(one, own),
         Value::Array(all) => {
             let mut named = false;
             for one in all {
-                named |= one.as_str().ok_or(TokenError::Malformed("aud"))? == own;
+                named |= is_same(one.as_str().ok_or(TokenError::Malformed("aud"))?, own);
             }
             named
         }
@@ -156,11 +163,13 @@ fn audience(aud: &Value, own: &str) -> Result<(), TokenError> {
     if named { Ok(()) } else { Err(TokenError::Audience) }
 }
 
-fn lifetime(issued_at: u64, expires_at: u64, longest: u64) -> Result<(), TokenError> {
-    match expires_at.checked_sub(issued_at) {
-        Some(lifetime) if lifetime > 0 && lifetime <= longest => Ok(()),
-        // Both are below 2^53, so the difference fits.
-        _ => Err(TokenError::Lifetime(expires_at.cast_signed().wrapping_sub(issued_at.cast_signed()))),
+fn lifetime(iat: &Value, exp: &Value, longest: u64) -> Result<(), TokenError> {
+    let ms = milliseconds_between(iat, exp).ok_or(TokenError::Malformed("exp"))?;
+    let longest_ms = i64::try_from(longest.saturating_mul(1_000)).unwrap_or(i64::MAX);
+    if ms > 0 && ms <= longest_ms {
+        Ok(())
+    } else {
+        Err(TokenError::Lifetime(ms.div_euclid(1_000) + i64::from(ms.rem_euclid(1_000) > 0)))
     }
 }
 
@@ -177,7 +186,7 @@ fn confirmation(value: Value) -> Result<Confirmation, TokenError> {
 }
 
 /// The grammar of the key ids of proofs: 1 to 128 of `[A-Za-z0-9._:/-]`.
-fn is_proof_key_id(kid: &str) -> bool {
+pub(crate) fn is_proof_key_id(kid: &str) -> bool {
     (1..=128).contains(&kid.len()) && kid.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b))
 }
 

@@ -10,13 +10,14 @@ use super::file::Opened;
 use super::{AccessToken, FileError, JsonFault, TokenError, json};
 use crate::fault;
 use crate::files::FileTrust;
+use crate::settings::Setting;
 
 /// What has been revoked. Immutable; the empty list (`Denylist::default()`) revokes nothing.
 ///
 /// The file:
 ///
 /// ```
-/// use sealwire::auth::Denylist;
+/// use sealwire::internal::auth::Denylist;
 ///
 /// let list = Denylist::parse(
 ///     r#"{"tokens":   [{"jti": "t-0001", "until": 1790000800}],
@@ -25,7 +26,7 @@ use crate::files::FileTrust;
 ///     "deny.json",
 /// )?;
 /// assert!(list.denies_key("agent-99.k1"));
-/// # Ok::<(), sealwire::auth::DenylistError>(())
+/// # Ok::<(), sealwire::errors::DenylistError>(())
 /// ```
 ///
 /// - `tokens` by `jti`. `until` is when the token itself ends (seconds since the Unix epoch): from then on the entry can
@@ -187,7 +188,7 @@ impl Denylist {
 }
 
 /// The file as written. A list that is left out is empty; a misspelt one is an unknown member, and so an error.
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, Setting)]
 #[serde(default, deny_unknown_fields)]
 struct Written {
     tokens: Vec<DeniedToken>,
@@ -195,14 +196,14 @@ struct Written {
     keys: Vec<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 struct DeniedToken {
     jti: String,
     until: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 struct DeniedSubject {
     sub: String,

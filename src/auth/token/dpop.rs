@@ -8,7 +8,7 @@ use super::header::Parts;
 use super::json::{self, JsonFault};
 use super::key::{IssuerKey, KeyFault, KeyRules};
 use super::{TokenAlgorithm, TokenError};
-use crate::jose::{sha256_b64, unb64};
+use crate::jose::{numeric_date, numeric_date_up, sha256_b64, unb64};
 
 /// The contents of a proof whose signature holds under the key in its header.
 ///
@@ -22,8 +22,10 @@ pub struct DpopProof {
     pub method: String,
     /// `htu`.
     pub uri: String,
-    /// `iat`, seconds since the Unix epoch, by the caller's clock.
+    /// `iat`, seconds since the Unix epoch, by the caller's clock; a fraction is left out.
     pub issued_at: u64,
+    /// The same, a fraction counting as a whole second: from then on, the proof is not from the future.
+    pub issued_by: u64,
     /// `ath`: base64url(SHA-256) of the token.
     pub token_digest: Option<String>,
     /// `nonce`.
@@ -108,6 +110,7 @@ impl DpopProof {
     }
 
     fn of(mut claims: Map<String, Value>) -> Result<Self, DpopError> {
+        let iat = claims.remove("iat");
         let mut text = |name: &'static str| match claims.remove(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -115,13 +118,15 @@ impl DpopProof {
         };
         let needed = |name, text: Option<String>| text.ok_or(DpopError::Claim(name));
         let id = text("jti")?.filter(|id| is_identifier(id));
+        let date = |read: fn(&Value) -> Option<u64>| iat.as_ref().and_then(read).ok_or(DpopError::Claim("iat"));
         Ok(Self {
             id: needed("jti", id)?,
             method: needed("htm", text("htm")?)?,
             uri: needed("htu", text("htu")?)?,
             token_digest: text("ath")?,
             nonce: text("nonce")?,
-            issued_at: claims.get("iat").and_then(Value::as_u64).ok_or(DpopError::Claim("iat"))?,
+            issued_at: date(numeric_date)?,
+            issued_by: date(numeric_date_up)?,
         })
     }
 }
@@ -165,7 +170,7 @@ mod tests {
         let proof = DpopProof::read(PROOF, THUMBPRINT).unwrap();
         assert_eq!((proof.id.as_str(), proof.method.as_str()), ("-BwC3ESc6acc2lTc", "POST"));
         assert_eq!((proof.uri.as_str(), proof.issued_at), ("https://server.example.com/token", 1_562_262_616));
-        assert_eq!((proof.token_digest, proof.nonce), (None, None));
+        assert_eq!((proof.token_digest, proof.nonce, proof.issued_by), (None, None, 1_562_262_616));
         let other = "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k";
         assert_eq!(DpopProof::read(PROOF, other), Err(DpopError::OtherKey));
         // A change of any character is refused.
@@ -173,6 +178,27 @@ mod tests {
             let mut changed = PROOF.as_bytes().to_vec();
             changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
             assert!(DpopProof::read(std::str::from_utf8(&changed).unwrap(), THUMBPRINT).is_err(), "{at}");
+        }
+    }
+
+    /// RFC 7519 §2: a NumericDate may have a fraction. It makes a proof neither older nor younger than it is.
+    #[test]
+    fn a_fraction_of_a_second_never_favours_the_bearer() {
+        for (iat, dates) in [
+            ("1562262616", Some((1_562_262_616, 1_562_262_616))),
+            ("1562262616.0", Some((1_562_262_616, 1_562_262_616))),
+            ("1562262616.001", Some((1_562_262_616, 1_562_262_617))),
+            ("1562262616.999", Some((1_562_262_616, 1_562_262_617))),
+            ("1.5622626165e9", Some((1_562_262_616, 1_562_262_617))),
+            ("0.5", Some((0, 1))),
+            ("-0.5", None),
+            ("1e300", None),
+            ("\"1562262616\"", None),
+            ("null", None),
+        ] {
+            let claims = format!(r#"{{"jti":"j","htm":"POST","htu":"https://server.example.com/token","iat":{iat}}}"#);
+            let proof = DpopProof::of(serde_json::from_str(&claims).unwrap());
+            assert_eq!(proof.ok().map(|proof| (proof.issued_at, proof.issued_by)), dates, "{iat}");
         }
     }
 

@@ -73,6 +73,9 @@ pub enum TokenError {
     /// There are more than four actors.
     #[error("the token's delegation is deeper than 4")]
     Delegation,
+    /// The actor has the name of the subject.
+    #[error("the token's `act.sub` is its `sub`: nobody acts on behalf of a namesake")]
+    SelfDelegation,
     /// The rules require a `cnf`, and the token has none.
     #[error("the token names no key (`cnf`), and one is required")]
     NoConfirmation,
@@ -108,4 +111,45 @@ pub enum TokenError {
     /// The deny list names the issuer's key.
     #[error("the key `{}` is revoked", shown(.0))]
     KeyDenied(String),
+    /// An operator has revoked it, its subject, its actor or the key that signed it; holds which.
+    #[error("an operator has revoked its {0}")]
+    Revoked(&'static str),
+}
+
+impl TokenError {
+    /// A name from a closed set, for what the log tells apart.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::TooLong => "too_long",
+            Self::Parts => "parts",
+            Self::Encoding(_) => "encoding",
+            Self::HeaderJson(_) => "header_json",
+            Self::HeaderMember(_) => "header_member",
+            Self::HeaderText(_) => "header_text",
+            Self::Typ(_) => "typ",
+            Self::KeyId(_) => "kid",
+            Self::UnknownKey(_) => "unknown_key",
+            Self::Algorithm { .. } => "alg",
+            Self::Symmetric => "symmetric",
+            Self::Signature => "signature",
+            Self::ClaimsJson(_) => "claims_json",
+            Self::Missing(claim) | Self::Malformed(claim) => claim,
+            Self::Issuer(_) => "issuer",
+            Self::Audience => "audience",
+            Self::Lifetime(_) => "lifetime",
+            Self::Delegation => "delegation",
+            Self::SelfDelegation => "self_delegation",
+            Self::NoConfirmation => "no_confirmation",
+            Self::Required(_) => "required",
+            Self::Agent => "agent",
+            Self::Bounds { what, .. } => what,
+            Self::Expired => "expired",
+            Self::NotYetValid => "not_yet_valid",
+            Self::IssuedInFuture => "issued_in_future",
+            Self::TokenDenied => "token_denied",
+            Self::SubjectDenied(_) => "subject_denied",
+            Self::KeyDenied(_) => "key_denied",
+            Self::Revoked(_) => "revoked",
+        }
+    }
 }

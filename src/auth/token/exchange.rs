@@ -15,6 +15,7 @@ use super::fetch::FetchError;
 use super::fetch::http;
 use super::{decode_untrusted, json};
 use crate::address::Address;
+use crate::jose::numeric_date;
 use crate::name::shown;
 
 /// A client of one token endpoint.
@@ -155,7 +156,7 @@ impl TokenExchange {
             "its `sub`"
         } else if claims.get("act").and_then(|act| act.get("sub")).is_none_or(|sub| sub != request.actor) {
             "its `act`"
-        } else if claims.get("exp").and_then(serde_json::Value::as_u64).is_none_or(|exp| exp <= request.now_s) {
+        } else if claims.get("exp").and_then(numeric_date).is_none_or(|exp| exp <= request.now_s) {
             "its `exp`"
         } else {
             return Ok(token.to_owned());

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use crate::files::{Content, FileTrust, SecretFileError};
+use crate::files::{Content, FileTrust, SecretFileError, TextFault, decode_text};
 
 /// Why a key file or a deny list could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +19,9 @@ pub enum FileError {
     /// The file is longer than its kind may be.
     #[error("longer than {0} bytes")]
     TooLarge(usize),
-    /// The file is not UTF-8 text.
-    #[error("not UTF-8 text")]
-    NotUtf8,
+    /// The file is not text.
+    #[error(transparent)]
+    Text(#[from] TextFault),
     /// Others could have written the file, or could read the secret in it.
     #[error(transparent)]
     Trust(#[from] SecretFileError),
@@ -49,11 +49,7 @@ impl<'a> Opened<'a> {
         if bytes.len() > limit {
             return Err(FileError::TooLarge(limit));
         }
-        let text = String::from_utf8(std::mem::take(&mut *bytes)).map_err(|error| {
-            drop(Zeroizing::new(error.into_bytes()));
-            FileError::NotUtf8
-        })?;
-        Ok(Self { text: Zeroizing::new(text), file, path, trust })
+        Ok(Self { text: decode_text(bytes)?, file, path, trust })
     }
 
     /// Refuses a file that anyone but its owner may read. To be called if the text turns out to hold a secret.

@@ -7,7 +7,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::TokenError;
 use super::json::{self, JsonFault};
-use crate::jose::{b64, unb64};
+use crate::jose::{b64, numeric_date, unb64};
+use crate::settings::Setting;
 
 /// A token split into its parts. Nothing in it is trusted yet.
 #[derive(Debug)]
@@ -110,7 +111,7 @@ pub(super) fn digest(signed: &str) -> String {
 }
 
 /// A header member that says nothing on which a decision could rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Setting)]
 pub enum HeaderMember {
     /// The SHA-1 thumbprint of a certificate.
     #[serde(rename = "x5t")]
@@ -145,6 +146,14 @@ pub struct Untrusted {
     pub claims: Map<String, Value>,
     /// base64url(SHA-256) of the token up to its second dot, by which a deny list can name it.
     pub digest: String,
+}
+
+impl Untrusted {
+    /// A date among the claims, in whole seconds since the Unix epoch: a fraction is left out.
+    #[must_use]
+    pub fn date(&self, claim: &str) -> Option<u64> {
+        numeric_date(self.claims.get(claim)?)
+    }
 }
 
 /// Shows what a token says, for people debugging one. **Nothing is verified**: never decide anything based on the result.

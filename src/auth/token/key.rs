@@ -56,6 +56,11 @@ pub enum KeyFault {
     /// `alg` is not the one that the configuration pins.
     #[error("its alg is {0}, and {1} is pinned")]
     Pinned(TokenAlgorithm, TokenAlgorithm),
+    /// It is there for several algorithms under one `kid`, and none is pinned: the token must not choose.
+    #[error(
+        "it is there for RS256 and for PS256 under one kid; pin one of them with `algorithm` in the issuer's configuration"
+    )]
+    Algorithms,
     /// `alg` is not one that access tokens use.
     #[error("its alg is not EdDSA, ES256, RS256, PS256 or HS256")]
     Algorithm,
@@ -99,24 +104,33 @@ impl KeyFault {
     /// a key that others can sign with. All other keys are just not meant for us.
     pub(super) fn is_dangerous(&self) -> bool {
         match self {
-            Self::NotAnObject
-            | Self::Private(_)
-            | Self::Point
-            | Self::EvenModulus
-            | Self::Exponent
-            | Self::Roca
-            | Self::ShortSecret => true,
+            Self::Private(_) | Self::Point | Self::EvenModulus | Self::Exponent | Self::Roca | Self::ShortSecret => {
+                true
+            }
             Self::ModulusLength(bits) => *bits < SHORTEST_MODULUS,
-            Self::KeyId
+            Self::NotAnObject
+            | Self::KeyId
             | Self::NoAlgorithm
             | Self::Kind
             | Self::Pinned(..)
+            | Self::Algorithms
             | Self::Algorithm
             | Self::Type(_)
             | Self::Use
             | Self::Operations
             | Self::Member(_) => false,
         }
+    }
+}
+
+impl KeyFault {
+    /// Whether a key that is left out for this could still be one for signatures, so that no other key may have its name. One whose type
+    /// contradicts its own algorithm is none for anybody, and one of another algorithm than the pinned one is none for us.
+    pub(super) fn keeps_its_name(&self) -> bool {
+        !matches!(
+            self,
+            Self::NotAnObject | Self::KeyId | Self::Use | Self::Operations | Self::Type(_) | Self::Pinned(..)
+        )
     }
 }
 
@@ -133,6 +147,8 @@ pub(super) struct IssuerKey {
 impl IssuerKey {
     /// Judges one JWK (RFC 7517 §4; members that say nothing about verification are ignored, as it demands).
     pub(super) fn from_jwk(mut jwk: Map<String, Value>, rules: &KeyRules) -> Result<Self, KeyFault> {
+        // Some serializers write what is not there as `null`, which says no more than leaving it out.
+        jwk.retain(|_, member| !member.is_null());
         // First, whatever the key is for: a private key that everybody can read casts doubt on its neighbours.
         let is_secret = text(&jwk, "kty") == Some("oct") && text(&jwk, "alg") == Some("HS256");
         if let Some(name) = PRIVATE.into_iter().find(|name| jwk.contains_key(*name) && !(is_secret && *name == "k")) {

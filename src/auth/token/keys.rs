@@ -1,7 +1,7 @@
 //! The issuers' keys. A key that is not for us is left out of its set; a dangerous key makes the whole set unusable.
 //! Never fetches anything, and never looks up a key by anything but its issuer and its `kid` in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::name::shown;
 /// The keys that access tokens are verified with. Immutable; cloning is cheap.
 ///
 /// ```
-/// use sealwire::auth::{KeySet, Symmetric};
+/// use sealwire::internal::auth::{KeySet, Symmetric};
 ///
 /// let json = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","alg":"EdDSA","use":"sig","kid":"idp-1",
 ///                         "x":"JUO5L_EJVRFHatyDadtt3JM2ZaEZeN2hQE7hBmypVZ0"}]}"#;
 /// let keys = KeySet::from_jwks(json, "https://idp.example", "idp.jwks.json", Symmetric::Refused)?;
 /// assert_eq!(keys.len(), 1);
-/// # Ok::<(), sealwire::auth::KeySetError>(())
+/// # Ok::<(), sealwire::errors::KeySetError>(())
 /// ```
 #[derive(Clone, Default)]
 pub struct KeySet {
@@ -222,7 +222,7 @@ impl KeySet {
         let secrets = list.iter().filter(|jwk| jwk.get("kty").is_some_and(|kty| kty == "oct")).count();
         // RS256 verified as HS256 with the public key as the secret is the oldest attack on JWTs. One algorithm per key
         // stops it; a set that has no place for both kinds stops the mistake that would lead there.
-        if secrets != 0 && secrets != list.len() {
+        if secrets != 0 && secrets != list.iter().filter(|jwk| jwk.is_object()).count() {
             return Err(KeySetError::Mixed { origin: origin() });
         }
         if secrets != 0 && symmetric == Symmetric::Refused {
@@ -240,6 +240,7 @@ impl KeySet {
         let issuer: Arc<str> = Arc::from(issuer);
         let mut keys = Vec::with_capacity(list.len());
         let mut left_out = Vec::new();
+        let mut others = HashSet::new();
         for (position, jwk) in (1_usize..).zip(list) {
             let name = jwk.get("kid").and_then(Value::as_str).map_or_else(|| position.to_string(), str::to_owned);
             let judged = match jwk {
@@ -251,9 +252,29 @@ impl KeySet {
                 Err(fault) if fault.is_dangerous() => {
                     return Err(KeySetError::Key { origin: origin(), key: name, fault });
                 }
-                Err(fault) => left_out.push(LeftOut { key: name, fault }),
+                Err(fault) => {
+                    // A token names its key by the `kid` alone, so it must not matter which of the two we can use.
+                    if fault.keeps_its_name() && !others.insert(name.clone()) {
+                        return Err(KeySetError::DuplicateKid { origin: origin(), kid: name });
+                    }
+                    left_out.push(LeftOut { key: name, fault });
+                }
             }
         }
+        if let Some(key) = keys.iter().find(|key| others.contains(&key.kid)) {
+            return Err(KeySetError::DuplicateKid { origin: origin(), kid: key.kid.clone() });
+        }
+        let (doubled, keys): (Vec<_>, Vec<_>) = {
+            let is_doubled = |key: &IssuerKey| {
+                let is_same = |other: &IssuerKey| other.kid == key.kid && other.fingerprint == key.fingerprint;
+                keys.iter().any(|other| is_same(other) && other.algorithm != key.algorithm)
+            };
+            let doubled: HashSet<String> =
+                keys.iter().filter(|key| is_doubled(key)).map(|key| key.kid.clone()).collect();
+            keys.into_iter().partition(|key| doubled.contains(&key.kid))
+        };
+        let doubled: BTreeSet<String> = doubled.into_iter().map(|key| key.kid).collect();
+        left_out.extend(doubled.into_iter().map(|key| LeftOut { key, fault: KeyFault::Algorithms }));
         let mut set = IssuerKeys::collect(keys.into_iter().map(Arc::new), &origin())?;
         if set.by_kid.is_empty() {
             return Err(match left_out.into_iter().next() {

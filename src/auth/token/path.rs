@@ -8,6 +8,7 @@ use serde::{Deserialize, de};
 use serde_json::{Map, Value};
 
 use crate::fault;
+use crate::settings::{Kind, Setting};
 
 /// The path to a claim: `azp`, `realm_access.roles`, or an array for names that contain a dot or a slash,
 /// `["https://example.com/roles"]`.
@@ -91,6 +92,16 @@ impl<'de> Deserialize<'de> for ClaimPath {
     }
 }
 
+impl Setting for ClaimPath {
+    fn kind() -> Kind {
+        Kind::Claim
+    }
+
+    fn value(&self) -> Value {
+        self.to_string().into()
+    }
+}
+
 /// An exact text, or a prefix followed by `*`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -106,6 +117,16 @@ impl Pattern {
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         self.0.strip_suffix('*').map_or(self.0 == text, |beginning| text.starts_with(beginning))
+    }
+}
+
+impl Setting for Pattern {
+    fn kind() -> Kind {
+        Kind::Pattern
+    }
+
+    fn value(&self) -> Value {
+        self.0.as_str().into()
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::header::HeaderMember;
 use super::path::{ClaimPath, Pattern};
+use crate::settings::{Kind, Setting};
 
 /// What a token must satisfy besides its signature.
 #[derive(Debug, Clone)]
@@ -113,7 +114,7 @@ impl IssuerRules {
 }
 
 /// A `typ` of token headers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Setting)]
 pub enum TokenType {
     /// `at+jwt` and its long form `application/at+jwt` (RFC 9068).
     #[serde(rename = "at+jwt")]
@@ -157,6 +158,19 @@ impl Default for TokenId {
     }
 }
 
+impl Setting for TokenId {
+    fn kind() -> Kind {
+        Kind::Claim
+    }
+
+    fn value(&self) -> Value {
+        match self {
+            Self::Claim(path) => path.value(),
+            Self::Digest => "digest".into(),
+        }
+    }
+}
+
 impl From<ClaimPath> for TokenId {
     /// No issuer has a claim called `digest`.
     fn from(path: ClaimPath) -> Self {
@@ -165,17 +179,19 @@ impl From<ClaimPath> for TokenId {
 }
 
 /// Where roles come from.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Setting)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct RoleRules {
-    /// The claim; `roles`.
+    /// The claim.
     pub claim: ClaimPath,
-    /// How it is written; a list.
+    /// Its format: a list, or one text of words, like `scope`.
     pub format: RoleFormat,
-    /// Only texts with this prefix are roles, without the prefix.
+    /// Only texts that begin with this are roles; the prefix is removed.
+    #[setting(left_out = "all texts count")]
     pub prefix: Option<String>,
-    /// Only texts in this map are roles, under the names it gives them. Applied after `prefix`.
+    /// Only texts listed here are roles, with these names. Applied after `prefix`.
+    #[setting(left_out = "roles keep their names")]
     pub map: Option<BTreeMap<String, String>>,
 }
 
@@ -186,7 +202,7 @@ impl Default for RoleRules {
 }
 
 /// How a claim with roles is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Setting)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum RoleFormat {
@@ -252,20 +268,22 @@ const MAX_ROLES: usize = 64;
 /// Providers issue tokens to an application on behalf of a user, and to the application itself. Mistaking one for the
 /// other would give the agent the user's roles, so a token is the agent's own only if `own` says so; any other is
 /// delegated: the agent acts on behalf of `sub`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct AgentRules {
     /// The claim, such as `azp`, `client_id` or `sub`.
     pub claim: ClaimPath,
-    /// The prefix that the text must have; it is removed.
+    /// What the text must begin with; it is removed.
     #[serde(default)]
+    #[setting(left_out = "nothing is removed")]
     pub prefix: Option<String>,
-    /// Only texts in this map name an agent, by the name it gives them. Applied after `prefix`.
+    /// Only texts listed here name an agent, with these names. Applied after `prefix`.
     #[serde(default)]
+    #[setting(left_out = "the text is the name")]
     pub map: Option<BTreeMap<String, String>>,
-    /// The claims that, with exactly these texts, make it the agent's own token. `{value}` stands for the text of
-    /// `claim` as the issuer wrote it. Not needed if `claim` is `sub`: then every token is the agent's own.
+    /// A token is the agent's own if these claims have exactly these texts; `{value}` stands for the text of `claim`. Not needed if
+    /// `claim` is `sub`.
     #[serde(default)]
     pub own: BTreeMap<ClaimPath, String>,
 }
@@ -296,7 +314,7 @@ impl AgentRules {
 
 /// Whom an issuer may speak for. Whatever a list does not cover is forbidden: an empty list allows nobody. An entry is
 /// an exact text, or a prefix followed by `*`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Setting)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct Bounds {

@@ -16,6 +16,7 @@ use super::{
     AccessToken, Denylist, KeySet, KeySource, KeySourceStatus, Symmetric, TokenAlgorithm, TokenError, TokenRules,
     TokenType, claims,
 };
+use crate::auth::switch::Switch;
 use crate::auth::{Caller, TokenFacts};
 use crate::jose::sha256;
 use crate::name::Name;
@@ -26,7 +27,7 @@ use crate::wire::ProofAlgorithm;
 /// Keys and deny list are replaced as a whole while messages are judged; each judgement sees one of each.
 ///
 /// ```
-/// use sealwire::auth::{IssueRequest, Symmetric, TokenIssuer, TokenRules, TokenVerifier};
+/// use sealwire::internal::auth::{IssueRequest, Symmetric, TokenIssuer, TokenRules, TokenVerifier};
 /// use sha2::{Digest, Sha256};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,6 +45,7 @@ pub struct TokenVerifier {
     rules: TokenRules,
     keys: Arc<ArcSwap<KeySetGeneration>>,
     denylist: ArcSwap<Denylist>,
+    switch: Arc<Switch>,
     verified: Cache<Tail, Arc<VerifiedToken>>,
     fetching: Vec<Fetching>,
 }
@@ -119,6 +121,7 @@ impl TokenVerifier {
             rules: rules.bounded(),
             keys: Arc::new(ArcSwap::from_pointee(KeySetGeneration { set: keys, generation: 0 })),
             denylist: ArcSwap::default(),
+            switch: Arc::default(),
             // When full, moka drops an entry or does not store it, which costs one more signature check. A token's contents
             // are kept three times, as text, parsed, and as its caller: some tens of megabytes at the very most.
             verified: Cache::builder()
@@ -130,6 +133,19 @@ impl TokenVerifier {
                 .build(),
             fetching: Vec::new(),
         }
+    }
+
+    /// Also refuses what this switch revokes.
+    #[must_use]
+    pub fn with_switch(mut self, switch: Arc<Switch>) -> Self {
+        self.switch = switch;
+        self
+    }
+
+    /// What operators have revoked.
+    #[must_use]
+    pub fn switch(&self) -> &Arc<Switch> {
+        &self.switch
     }
 
     /// Also fetches the keys of these issuers: once now, and from then on in the background as long as this verifier lives. A
@@ -293,7 +309,9 @@ impl TokenVerifier {
     /// Everything that may change while a token lives.
     fn validate_now(&self, token: &AccessToken, now_s: u64) -> Result<(), TokenError> {
         claims::validate_times(token, self.rules.leeway_s, now_s)?;
-        self.denylist.load().judge(token)
+        self.denylist.load().judge(token)?;
+        let revoked = self.switch.revokes(token.names(), now_s);
+        revoked.map_or(Ok(()), |kind| Err(TokenError::Revoked(kind.as_str())))
     }
 
     fn find(&self, token: &[u8]) -> Option<Arc<VerifiedToken>> {

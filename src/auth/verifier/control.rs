@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{AuthError, ShownToken, Staleness, Verifier, VerifyPermit};
+use super::{AuthError, ShownToken, Staleness, Verifier, VerifyPermit, names_of};
 use crate::auth::Caller;
+use crate::auth::keyring::KeyRecord;
+use crate::auth::switch::{Kind, Switch};
 use crate::jose::{b64_digest, sha256};
-use crate::name::Name;
 use crate::wire::{ControlClaims, ControlEnvelope, ControlOp, ProofError};
 
 /// A control message from the caller of the call that it names.
@@ -68,6 +69,10 @@ impl Verifier {
         if claims.iat > now_s.saturating_add(self.window.skew_s) {
             return Err(AuthError::Stale(Staleness::Future));
         }
+        // Only an answer has content. What else would be signed there means nothing to anybody.
+        if !payload.is_empty() && !matches!(claims.op, ControlOp::Answer { .. }) {
+            return Err(AuthError::Proof(ProofError::Claim("op")));
+        }
         let presented = self.tokens.present(&token);
         if claims.ath.as_bytes() != b64_digest(presented.digest()) {
             return Err(AuthError::Mismatch("ath"));
@@ -84,30 +89,43 @@ impl Verifier {
             return Err(AuthError::Mismatch("ctr"));
         }
         let ControlClaims { op, ctr, iat, .. } = claims;
-        Ok(Control { caller, token: ShownToken(access), op, counter: ctr, issued_at: iat, payload })
+        let token = ShownToken { token: access, key: record };
+        Ok(Control { caller, token, op, counter: ctr, issued_at: iat, payload })
     }
 
-    /// Whether the key and the token that were presented at the start of a call, or since, still hold and are not
-    /// revoked.
+    /// What operators have revoked of a call under way: its keys and tokens, its method, the service, or everything.
+    pub(crate) fn revokes(
+        &self,
+        began: &ShownToken,
+        shown: &ShownToken,
+        method: Option<&str>,
+        now_s: u64,
+    ) -> Option<Kind> {
+        let of_caller =
+            [began, shown].into_iter().flat_map(|it| names_of(&it.key).into_iter().chain(it.token.token.names()));
+        let of_call = method.map(|method| (Kind::Method, method));
+        let all = [Switch::ALL, (Kind::Service, self.service.as_str())].into_iter().chain(of_call).chain(of_caller);
+        self.switch().revokes(all, now_s)
+    }
+
+    /// Whether a call may go on: the key of the request that `began` it, which also signs or names what is answered, and the token that was
+    /// `shown` last and its key still hold and are not revoked.
     ///
     /// # Errors
     /// [`AuthError`]: the call must end.
-    pub(crate) fn check_again(
-        &self,
-        agent: &Name,
-        kid: &str,
-        token: &ShownToken,
-        now_s: u64,
-    ) -> Result<Arc<Caller>, AuthError> {
+    pub(crate) fn check_again(&self, began: &ShownToken, shown: &ShownToken, now_s: u64) -> Result<(), AuthError> {
         let keys = self.keys.load();
-        let record = match keys.ring.find(kid) {
-            Some(_) if self.tokens.denylist().denies_key(kid) => return Err(AuthError::KeyRevoked),
-            Some(record) if record.is_usable(now_s) && record.owner == *agent => record,
-            _ => return Err(AuthError::Key),
-        };
-        let token = token.0.text().as_bytes();
-        let access = self.check_token(token, self.tokens.present(token), record, now_s)?;
-        Ok(access.caller(agent, &record.kid, record.algorithm()))
+        for shown in [began, shown] {
+            let KeyRecord { kid, owner, .. } = &*shown.key;
+            match keys.ring.find(kid) {
+                Some(_) if self.tokens.denylist().denies_key(kid) => return Err(AuthError::KeyRevoked),
+                Some(record) if record.is_usable(now_s) && record.owner == *owner && record.has_key_of(&shown.key) => {}
+                _ => return Err(AuthError::Key),
+            }
+        }
+        let token = shown.token.text().as_bytes();
+        self.check_token(token, self.tokens.present(token), &shown.key, now_s)?;
+        Ok(())
     }
 }
 

@@ -4,6 +4,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::files::may_write;
+
 /// Why the state file cannot be used. All but [`TimeFloorError::Locked`] are about the file or its folder.
 #[derive(Debug, thiserror::Error)]
 pub enum TimeFloorError {
@@ -89,12 +91,7 @@ impl StateFile {
 pub(super) fn check(path: &Path) -> Result<(), TimeFloorError> {
     let folder = folder(path);
     fs::read_dir(folder).map(drop).map_err(|source| TimeFloorError::io(path, "locked", source))?;
-    #[cfg(unix)]
-    {
-        use rustix::fs::{Access, AtFlags, CWD, accessat};
-        let may = accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
-        may.map_err(|source| TimeFloorError::io(path, "written", source.into()))?;
-    }
+    may_write(folder).map_err(|source| TimeFloorError::io(path, "written", source))?;
     read(path).map(drop)
 }
 

@@ -36,11 +36,13 @@ async fn a_nonce_is_admitted_once_and_belongs_to_its_owner() {
 #[tokio::test]
 async fn the_guard_judges_the_window_itself() {
     let (guard, clock) = ready(NonceLimits::default());
-    let stale = [(NOW - 1, NOW), (NOW + 6, NOW + 30), (NOW, NOW + 31), (NOW - 1 - 5, NOW + 3), (NOW + 2, NOW + 2)];
+    let stale = [(NOW - 1, NOW), (NOW + 6, NOW + 30), (NOW, NOW + 31), (NOW + 2, NOW + 2)];
     for (iat, exp) in stale {
         assert_eq!(offer(&guard, "a", Nonce::random(), iat, exp).await, Err(AdmitError::Stale), "{iat}..{exp}");
     }
-    assert_eq!(guard.stats().live, 0, "nothing stale is stored");
+    let fenced = Err(AdmitError::Fenced { retry_after_ms: 5_000 });
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW - 6, NOW + 3).await, fenced, "its caller's clock may be behind");
+    assert_eq!(guard.stats().live, 0, "nothing that is refused is stored");
     clock.advance_ms(30_000);
     assert_eq!(offer(&guard, "a", Nonce::random(), NOW, NOW + 30).await, Err(AdmitError::Stale));
 }
@@ -53,10 +55,29 @@ async fn what_was_issued_before_the_start_is_not_vouched_for() {
         LocalGuard::open(Window::default(), NonceLimits::default(), clock.clone(), &TimeFloor::Ephemeral).unwrap();
     assert_eq!(guard.fence(), NOW + 5);
     assert!(guard.not_ready().unwrap().contains("ready in 6 s"));
-    assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 5, NOW + 30).await, Err(AdmitError::Stale));
+    let behind = |retry_after_ms| Err(AdmitError::Fenced { retry_after_ms });
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 5, NOW + 30).await, behind(6_000));
     clock.advance_ms(6000);
     assert_eq!(guard.not_ready(), None);
+    // A caller whose clock is behind is told so for as long as it may be. Later, only a copy is as old as that.
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 5, NOW + 30).await, behind(1_000));
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 2, NOW + 30).await, behind(4_000));
     assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 6, NOW + 30).await, Ok(()));
+    let (known, copy) = (Nonce::random(), (NOW + 6, NOW + 36));
+    assert_eq!(offer(&guard, "a", known, copy.0, copy.1).await, Ok(()));
+    guard.outsider();
+    assert_eq!(
+        offer(&guard, "a", known, copy.0, copy.1).await,
+        Err(AdmitError::Replayed),
+        "it is known, whatever the fence says"
+    );
+    assert_eq!(offer(&guard, "a", Nonce::random(), copy.0, copy.1).await, behind(11_000));
+    clock.advance_ms(16_000);
+    assert_eq!(
+        offer(&guard, "a", Nonce::random(), copy.0, copy.1).await,
+        Err(AdmitError::Stale),
+        "a copy that was kept"
+    );
 }
 
 /// A store that forgets idle entries counts real time. After a step back, the wall clock takes longer.
@@ -241,8 +262,9 @@ async fn a_replica_that_begins_to_serve_is_fenced_by_what_others_may_have_run() 
         let guard = LocalGuard::open(window, NonceLimits::default(), clock, &floor).unwrap();
         guard.serving();
         let ahead = Nonce::random();
-        let (iat, refused) = (NOW + skew_s, Err(AdmitError::Stale));
-        assert_eq!(offer(&guard, "a", ahead, iat, iat + 30).await, refused, "not even what is dated ahead");
+        let iat = NOW + skew_s;
+        let refused = offer(&guard, "a", ahead, iat, iat + 30).await;
+        assert!(matches!(refused, Err(AdmitError::Fenced { .. })), "not even what is dated ahead: {refused:?}");
         guard.fence()
     };
     assert_eq!(fence_of(5, None).await, NOW + 10, "another machine's clock, and the caller's, may both be ahead");

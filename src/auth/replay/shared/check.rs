@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::counters::Counters;
 use super::super::latency::Recorder;
-use super::super::{AdmitError, GuardIdentity, LocalGuard, Outage, Window};
+use super::super::{AdmitError, GuardIdentity, LocalGuard, Outage, ReplayGuard as _, Window};
 use super::SharedConfig;
 use super::in_flight::InFlightLimiter;
 use super::link::{Link, VerifiedStream};
@@ -42,6 +42,8 @@ pub(super) struct Shared {
     pub(super) identity: ArcSwap<GuardIdentity>,
     pub(super) peers: Mutex<Peers>,
     pub(super) ahead_ms: AtomicI64,
+    /// When the login of our connection ends, in seconds since the Unix epoch; 0 for never.
+    pub(super) login_until: AtomicU64,
     /// Makes the monitor verify now.
     pub(super) wake: Notify,
     pub(super) flight: InFlightLimiter,
@@ -75,13 +77,7 @@ impl Shared {
         // Before anything reads the wall clock for a decision: a wrong clock must not become the floor.
         self.agree(up)?;
         self.serving.store(true, Ordering::SeqCst);
-        let fence = self.fence.load(Ordering::SeqCst);
-        if self.clock.now_s() <= fence {
-            return Err(AdmitError::Unavailable(Outage::Fenced));
-        }
-        if iat <= fence {
-            return Err(AdmitError::Stale);
-        }
+        self.pass_fence(owner, &nonce, iat)?;
         let retry_after_ms = u64::try_from(self.config.answer_within.as_millis()).unwrap_or(u64::MAX);
         let _permit = self.flight.enter(owner, retry_after_ms)?;
         // The local guard goes first, so that a flood of copies costs no shared work.
@@ -100,11 +96,26 @@ impl Shared {
         // Time has passed. A process that was paused may carry on after the stream has forgotten the id.
         let Window { window_s, skew_s } = self.config.window;
         let overdue = received.elapsed() > Duration::from_secs(window_s + 2 * skew_s);
-        let fence = self.fence.load(Ordering::SeqCst);
-        if overdue || !self.config.window.holds(iat, exp, self.local.now_s(), fence) {
+        let (now, fence) = (self.local.now_s(), self.fence.load(Ordering::SeqCst));
+        if overdue || !self.config.window.holds(iat, exp, now, 0) {
             return Err(AdmitError::Stale);
         }
-        Ok(())
+        self.behind(iat, now, fence)
+    }
+
+    /// Before the message is stored anywhere.
+    fn pass_fence(&self, owner: &Name, nonce: &Nonce, iat: u64) -> Result<(), AdmitError> {
+        let passed = self.behind(iat, self.clock.now_s(), self.fence.load(Ordering::SeqCst));
+        // What is known to have been admitted is a copy, whatever the fence says.
+        if passed.is_err() && self.local.has_seen(owner, nonce) { Err(AdmitError::Replayed) } else { passed }
+    }
+
+    fn behind(&self, iat: u64, now: u64, fence: u64) -> Result<(), AdmitError> {
+        match self.config.window.fenced_s(iat, now, fence) {
+            Some(wait_s) => Err(AdmitError::Fenced { retry_after_ms: wait_s.saturating_mul(1000) }),
+            None if iat <= fence => Err(AdmitError::Stale),
+            None => Ok(()),
+        }
     }
 
     /// Asks the stream, and asks again while it gives no answer. Returns the link over which it said that this check stored the
@@ -157,7 +168,7 @@ impl Shared {
             (CheckReply::Known { sequence: None }, Some(_)) => Err(AdmitError::Unavailable(Outage::Unanswered)),
             // Under a number assigned before this check began, the entry is another's, or in another memory.
             (CheckReply::Known { sequence: Some(sequence) }, Some(seen)) if sequence > seen => {
-                match stream::content(&up.jetstream.client(), &up.stream, sequence).await {
+                match stream::content(&up.api, &up.stream, sequence).await {
                     Some(stored) if stored == content.as_bytes() => Ok(()),
                     Some(_) => Err(AdmitError::Replayed),
                     None => Err(AdmitError::Unavailable(Outage::Unanswered)),
@@ -264,6 +275,19 @@ impl Shared {
             *self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         }
         self.wake.notify_one();
+    }
+
+    /// Waits until the broker has forbidden something.
+    ///
+    /// Cancel safe.
+    pub(super) async fn forbidden(&self) {
+        let is_forbidden = || {
+            let complaint = self.broker_says.lock().unwrap_or_else(PoisonError::into_inner);
+            complaint.as_deref().is_some_and(|text| text.to_ascii_lowercase().contains("permissions violation"))
+        };
+        while !is_forbidden() {
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// The detail, with the broker's latest complaint, which may be its cause.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ReconnectToServer};
+use async_nats::{ConnectErrorKind, Event, ReconnectToServer};
 
-use crate::nats::{BusConfig, BusError, Door, Login, pause};
+use super::stream::StreamApi;
+use crate::nats::{BusConfig, BusError, library_options, pause};
 
 /// Connects the shared guard through the client library, for JetStream. `name` shows in the broker's list of
 /// connections, `inbox` is our inbox prefix, `events` is told of every event.
@@ -25,13 +26,14 @@ pub(super) async fn connect<F>(
     capacity: usize,
     manner: ConnectionOptions,
     events: F,
-) -> Result<Client, BusError>
+) -> Result<StreamApi, BusError>
 where
     F: Fn(Event) + Send + Sync + 'static,
 {
-    let Door { login, follow, .. } = bus.door()?;
+    let bus = &*bus.resolved()?;
+    let (options, addresses) = library_options(bus)?;
     let events = Arc::new(events);
-    let mut options = ConnectOptions::new()
+    let options = options
         .name(name)
         .custom_inbox_prefix(inbox)
         .subscription_capacity(capacity)
@@ -42,43 +44,14 @@ where
         .event_callback(move |event| {
             let events = Arc::clone(&events);
             async move { events(event) }
+        })
+        .reconnect_to_server_callback(move |pool, _| {
+            ready(
+                pool.get(manner.turn.next(pool.len()))
+                    .map(|server| ReconnectToServer { addr: server.addr.clone(), delay: None }),
+            )
         });
-    if bus.urls.len() > 1 || !follow {
-        // With other names of the same brokers, the one that was lost would be tried again too soon.
-        options = options.ignore_discovered_servers();
-    }
-    options = options.reconnect_to_server_callback(move |pool, _| {
-        ready(
-            pool.get(manner.turn.next(pool.len()))
-                .map(|server| ReconnectToServer { addr: server.addr.clone(), delay: None }),
-        )
-    });
-    let Login { user, token, nkey_seed, .. } = login;
-    if let Some((user, password)) = user {
-        options = options.user_and_password(user, password.to_string());
-    }
-    if let Some(token) = token {
-        options = options.token(token.to_string());
-    }
-    if let Some(seed) = nkey_seed {
-        options = options.nkey(seed.to_string());
-    }
-    // The client library reads these files by name, for each connection, so that renewed ones take effect. Nobody else
-    // can replace them after they were judged above: every folder on the path to them is closed to others.
-    if let Some(ca) = &bus.tls_ca {
-        options = options.add_root_certificates(ca.clone());
-    }
-    if let (Some(cert), Some(key)) = (&bus.tls_cert, &bus.tls_key) {
-        options = options.add_client_certificate(cert.clone(), key.clone());
-    }
-    // Also for the brokers that a broker announces, whose addresses do not ask for TLS.
-    options = options.require_tls(bus.demands_tls());
-    let mut addresses = Vec::with_capacity(bus.urls.len());
-    for (position, url) in bus.urls.iter().enumerate() {
-        let wrong = |_| BusError::Member { member: format!("urls[{position}]"), reason: "is no broker address" };
-        addresses.push(url.parse::<async_nats::ServerAddr>().map_err(wrong)?);
-    }
-    options.connect(addresses).await.map_err(|error| {
+    let client = options.connect(addresses).await.map_err(|error| {
         let urls = bus.shown();
         let cause = error.to_string();
         match error.kind() {
@@ -86,7 +59,8 @@ where
             ConnectErrorKind::Tls => BusError::Tls { urls, cause },
             _ => BusError::Unreachable { urls, cause },
         }
-    })
+    })?;
+    Ok(StreamApi::new(client, bus.jetstream_domain.as_deref()))
 }
 
 /// How the client library keeps a connection.

@@ -9,6 +9,7 @@ use async_nats::jetstream::Context;
 use super::super::Outage;
 use super::liveness::ConnectionEpoch;
 use super::retention::ClockOffset;
+use super::stream::StreamApi;
 
 /// Whether the stream can be asked.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ impl Link {
 #[derive(Debug, Clone)]
 pub(super) struct VerifiedStream {
     pub(super) jetstream: Context,
+    pub(super) api: StreamApi,
     /// The stream whose memory was verified.
     pub(super) stream: Arc<str>,
     /// Of [`super::retention::Retention`].

@@ -24,7 +24,7 @@ use super::liveness::{ConnectionEpoch, IdleDetector, PING_EVERY};
 use super::probe::Claim;
 use super::publish_check::{self, CheckReply};
 use super::retention::{ClockOffset, RetentionTracker, StreamSnapshot};
-use super::stream::{self, StreamError};
+use super::stream::{self, StreamApi, StreamError};
 use crate::nats::BusConfig;
 use crate::wire::{Endpoint, Nonce};
 
@@ -45,10 +45,13 @@ pub(super) struct GuardMonitor {
     generation: u64,
     /// Since when verifications have been failing.
     failing_since: Option<Instant>,
+    /// When the login is looked at again, and when it may be said again that it is about to end.
+    look_at_login: Instant,
+    say_login_ends: Instant,
 }
 
 struct Connection {
-    client: Client,
+    client: StreamApi,
     jetstream: Context,
     silence: IdleDetector,
 }
@@ -64,10 +67,12 @@ impl GuardMonitor {
     pub(super) fn new(shared: Arc<Shared>, bus: BusConfig) -> Self {
         // Replicas with the same configuration should not all ask the same broker.
         let random = Nonce::random().to_text().bytes().map(usize::from).sum::<usize>();
+        // Otherwise the first one comes after the last.
+        let before = if bus.no_randomize { bus.urls.len().saturating_sub(1) } else { random };
         Self {
             shared,
             bus,
-            turn: Arc::new(ServerRotation::after(random)),
+            turn: Arc::new(ServerRotation::after(before)),
             connection: None,
             retention: RetentionTracker::default(),
             stream: None,
@@ -76,6 +81,24 @@ impl GuardMonitor {
             highest: Arc::default(),
             generation: 0,
             failing_since: None,
+            look_at_login: Instant::now(),
+            say_login_ends: Instant::now(),
+        }
+    }
+
+    /// Once a minute, finds out when the login ends. The broker ends the connection then, and the next one reads the file again.
+    async fn look_at_login(&mut self) {
+        let now = Instant::now();
+        if now < self.look_at_login {
+            return;
+        }
+        self.look_at_login = now + LOOK_AT_LOGIN_EVERY;
+        let bus = self.bus.clone();
+        let end = tokio::task::spawn_blocking(move || bus.login_end()).await.ok().flatten();
+        self.shared.login_until.store(end.as_ref().map_or(0, |end| end.until), Ordering::Relaxed);
+        if let Some(reason) = end.and_then(|end| end.soon).filter(|_| now >= self.say_login_ends) {
+            self.say_login_ends = now + SAY_LOGIN_ENDS_EVERY;
+            tracing::warn!(target: "sealwire::replay", reason, "the broker login of the replay guard ends soon");
         }
     }
 
@@ -102,6 +125,7 @@ impl GuardMonitor {
 
     /// One verification and its consequences.
     pub(super) async fn step(&mut self) -> Result<(), StreamError> {
+        self.look_at_login().await;
         let verified = self.verify().await;
         let silent = self.is_silent();
         match verified {
@@ -205,6 +229,7 @@ impl GuardMonitor {
         self.highest.fetch_max(info.state.last_seq, Ordering::SeqCst);
         let up = VerifiedStream {
             jetstream,
+            api: client,
             stream: name.into(),
             generation: self.generation,
             clock_offset,
@@ -221,7 +246,7 @@ impl GuardMonitor {
     }
 
     /// Reads what other replicas have stored since the last time.
-    async fn read_probes(&mut self, client: &Client, name: &str, now_ms: u64) -> Result<(), StreamError> {
+    async fn read_probes(&mut self, client: &StreamApi, name: &str, now_ms: u64) -> Result<(), StreamError> {
         for _ in 0..MOST_PROBES {
             let Some(found) = stream::probe_from(client, &self.shared.config, name, self.unread).await? else { break };
             self.unread = found.sequence + 1;
@@ -265,7 +290,7 @@ impl GuardMonitor {
         }
     }
 
-    async fn connect(&mut self) -> Result<(Client, Context), StreamError> {
+    async fn connect(&mut self) -> Result<(StreamApi, Context), StreamError> {
         if let Some(connection) = &self.connection {
             return Ok((connection.client.clone(), connection.jetstream.clone()));
         }
@@ -287,14 +312,14 @@ impl GuardMonitor {
             .max_ack_inflight(2 * config.in_flight + 16)
             .backpressure_on_inflight(false)
             .ack_timeout(config.answer_within)
-            .build(client.clone());
+            .build(Client::clone(&client));
         let silence = IdleDetector::new(Instant::now());
         self.connection = Some(Connection { client: client.clone(), jetstream: jetstream.clone(), silence });
         Ok((client, jetstream))
     }
 
     /// The stream's name; creates the stream if there is none.
-    async fn locate(&mut self, client: &Client) -> Result<String, StreamError> {
+    async fn locate(&mut self, client: &StreamApi) -> Result<String, StreamError> {
         if let Some(name) = &self.stream {
             return Ok(name.clone());
         }
@@ -390,6 +415,9 @@ const MOST_PROBES: usize = 128;
 
 /// A cluster that knows answers within a millisecond; one without a leader does not answer, and is asked again soon.
 const GONE_WITHIN: Duration = Duration::from_millis(300);
+
+const LOOK_AT_LOGIN_EVERY: Duration = Duration::from_secs(60);
+const SAY_LOGIN_ENDS_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A client that has not recovered for this long is dropped and replaced.
 const REBUILD_AFTER: Duration = Duration::from_secs(5);

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use async_nats::{Client, HeaderMap};
+use async_nats::HeaderMap;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use serde::Deserialize;
@@ -28,7 +28,7 @@ use super::super::{AdmitError, Outage};
 use super::check::Shared;
 use super::in_flight::InFlightLimiter;
 use super::publish_check::{INSUFFICIENT_RESOURCES, MEMORY_EXCEEDED, STORE_FAILED};
-use super::stream::{self, ApiError, Info, StreamError};
+use super::stream::{self, ApiError, Info, StreamApi, StreamError};
 use super::{SharedConfig, fit, outcome_fit};
 use crate::auth::outcomes::{Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError, Withdrawal};
 
@@ -168,11 +168,11 @@ impl SharedOutcomes {
     }
 
     /// The guard's client, while the guard itself is up.
-    fn client(&self) -> Result<Client, Outage> {
-        self.shared.link.load().up().map(|up| up.jetstream.client())
+    fn client(&self) -> Result<StreamApi, Outage> {
+        self.shared.link.load().up().map(|up| up.api.clone())
     }
 
-    fn ready(&self) -> Result<(Client, String, Amount), OutcomeStoreError> {
+    fn ready(&self) -> Result<(StreamApi, String, Amount), OutcomeStoreError> {
         let client = self.client().map_err(|_| OutcomeStoreError::Unavailable)?;
         match self.stream.load().as_ref() {
             Some(Found { name, used }) => Ok((client, name.clone(), *used)),
@@ -307,6 +307,13 @@ impl OutcomeStore for SharedOutcomes {
         self.wake.notify_one();
     }
 
+    fn held(&self) -> (usize, usize) {
+        let mut ledger = self.ledger();
+        ledger.sweep(Instant::now());
+        let Amount { entries, bytes } = ledger.total();
+        (entries, bytes)
+    }
+
     fn is_shared(&self) -> bool {
         true
     }
@@ -349,7 +356,7 @@ impl fmt::Debug for SharedOutcomes {
 }
 
 /// The name of the stream; creates it if there is none.
-async fn locate(client: &Client, config: &SharedConfig) -> Result<String, StreamError> {
+async fn locate(client: &StreamApi, config: &SharedConfig) -> Result<String, StreamError> {
     let mut found = find(client, config).await?;
     if found.is_none() {
         stream::create(client, config, outcome_fit::wanted).await?;
@@ -359,7 +366,7 @@ async fn locate(client: &Client, config: &SharedConfig) -> Result<String, Stream
 }
 
 /// Replicas that start together at a single server can each create one. The oldest stays.
-async fn find(client: &Client, config: &SharedConfig) -> Result<Option<String>, StreamError> {
+async fn find(client: &StreamApi, config: &SharedConfig) -> Result<Option<String>, StreamError> {
     let subject = config.outcome_subject(">");
     let mut own = Vec::new();
     for name in stream::names(client, &subject).await? {
@@ -396,7 +403,7 @@ fn check(info: &Info, config: &SharedConfig) -> Result<(), StreamError> {
 
 /// Stores `content` if the key's last sequence number is `expected`, 0 for none.
 async fn publish(
-    client: &Client,
+    client: &StreamApi,
     config: &SharedConfig,
     stream: &str,
     key: &OutcomeKey,
@@ -454,7 +461,7 @@ fn understood(answer: &[u8], stream: &str, expected: u64) -> Answer {
 
 /// The entry of a key and its sequence number, if there is one.
 async fn read(
-    client: &Client,
+    client: &StreamApi,
     config: &SharedConfig,
     stream: &str,
     key: &OutcomeKey,

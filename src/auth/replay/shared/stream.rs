@@ -7,9 +7,11 @@
 //! `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*`, `$JS.API.STREAM.MSG.GET.*`, `$JS.API.STREAM.CREATE.*` and
 //! `$JS.API.STREAM.DELETE.*`, and to subscribe to `_SVC.<service>.guard.>`.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Client;
+use async_nats::{Client, RequestErrorKind};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -27,11 +29,13 @@ pub(super) struct StreamError {
     pub(super) outage: Outage,
     /// For people.
     pub(super) detail: String,
+    /// Trying again changes nothing: somebody has to change the broker's configuration, or ours.
+    pub(super) lasts: bool,
 }
 
 impl StreamError {
     pub(super) fn new(outage: Outage, detail: impl Into<String>) -> Self {
-        Self { outage, detail: detail.into() }
+        Self { outage, detail: detail.into(), lasts: false }
     }
 }
 
@@ -115,12 +119,46 @@ impl Info {
     }
 }
 
+/// The connection, and where JetStream's API is heard on it.
+#[derive(Debug, Clone)]
+pub(super) struct StreamApi {
+    client: Client,
+    /// The domain of the streams, if it is not that of the broker to which we connect.
+    domain: Option<Arc<str>>,
+}
+
+impl StreamApi {
+    pub(super) fn new(client: Client, domain: Option<&str>) -> Self {
+        Self { client, domain: domain.map(Arc::from) }
+    }
+
+    fn subject(&self, verb: &str) -> String {
+        match &self.domain {
+            Some(domain) => format!("$JS.{domain}.API.{verb}"),
+            None => format!("$JS.API.{verb}"),
+        }
+    }
+
+    /// Whether the streams are on a single server. In another domain, that is not known.
+    fn is_alone(&self) -> bool {
+        self.domain.is_none() && self.client.server_info().cluster.is_none()
+    }
+}
+
+impl Deref for StreamApi {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
 /// The name of the stream that has the guard's subjects, if there is one.
 ///
 /// Replicas that start together at a single server can each create one: the server looks for overlapping subjects before it
 /// creates a stream, not while it does. The oldest stays. Nothing is lost with the others, because an answer from any stream but
 /// the verified one admits nothing, and the memory of the one that stays counts from its own oldest message.
-pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Option<String>, StreamError> {
+pub(super) async fn find(client: &StreamApi, wanted: &SharedConfig) -> Result<Option<String>, StreamError> {
     let mut names = names(client, &wanted.subjects()).await?;
     // The stream of outcomes lies below the guard's prefix, but has none of the guard's own subjects.
     names.retain(|name| !outcome_fit::is_own(name, wanted));
@@ -143,7 +181,7 @@ pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Optio
 }
 
 /// The names of the streams whose subjects overlap `subject`.
-pub(super) async fn names(client: &Client, subject: &str) -> Result<Vec<String>, StreamError> {
+pub(super) async fn names(client: &StreamApi, subject: &str) -> Result<Vec<String>, StreamError> {
     #[derive(Deserialize)]
     struct Names {
         #[serde(default)]
@@ -155,7 +193,7 @@ pub(super) async fn names(client: &Client, subject: &str) -> Result<Vec<String>,
 
 /// The oldest of this service's own streams of one kind, by creation time; removes the others.
 pub(super) async fn keep_oldest(
-    client: &Client,
+    client: &StreamApi,
     mut streams: Vec<(u64, String)>,
     kind: &'static str,
 ) -> Result<Option<String>, StreamError> {
@@ -169,7 +207,7 @@ pub(super) async fn keep_oldest(
     Ok(oldest.map(|(_, name)| name))
 }
 
-pub(super) async fn remove(client: &Client, name: &str) -> Result<(), StreamError> {
+pub(super) async fn remove(client: &StreamApi, name: &str) -> Result<(), StreamError> {
     match api::<serde_json::Value>(client, &format!("STREAM.DELETE.{name}"), &json!({})).await {
         Err(error) if error.outage != Outage::StreamReplaced => Err(error),
         // Removed, or another replica was quicker.
@@ -178,7 +216,7 @@ pub(super) async fn remove(client: &Client, name: &str) -> Result<(), StreamErro
 }
 
 /// What the broker says about the stream `name`; `None` if there is none.
-pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Info>, StreamError> {
+pub(super) async fn look(client: &StreamApi, name: &str) -> Result<Option<Info>, StreamError> {
     match api(client, &format!("STREAM.INFO.{name}"), &json!({})).await {
         Ok(info) => Ok(Some(info)),
         Err(error) if error.outage == Outage::StreamReplaced => Ok(None),
@@ -187,7 +225,7 @@ pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Info>, St
 }
 
 /// What is stored under `sequence`; `None` if it cannot be read.
-pub(super) async fn content(client: &Client, name: &str, sequence: u64) -> Option<Vec<u8>> {
+pub(super) async fn content(client: &StreamApi, name: &str, sequence: u64) -> Option<Vec<u8>> {
     let got = ask::<Got>(client, &format!("STREAM.MSG.GET.{name}"), &json!({ "seq": sequence })).await.ok()?;
     got.message.content()
 }
@@ -217,7 +255,7 @@ impl Stored {
 
 /// The first probe, of any instance, stored under `sequence` or later; `None` if there is none.
 pub(super) async fn probe_from(
-    client: &Client,
+    client: &StreamApi,
     wanted: &SharedConfig,
     name: &str,
     sequence: u64,
@@ -236,21 +274,23 @@ pub(super) async fn probe_from(
 /// Creates a stream with the configuration that `config` gives for this many copies. If another replica is quicker, that is fine:
 /// look again.
 pub(super) async fn create(
-    client: &Client,
+    client: &StreamApi,
     wanted: &SharedConfig,
     config: fn(&SharedConfig, usize) -> Value,
 ) -> Result<(), StreamError> {
-    let copies = wanted.replicas.unwrap_or(CLUSTER_COPIES);
-    let made = match create_with(client, &config(wanted, copies)).await {
-        Err(ApiError { code: NOT_CLUSTERED, .. }) if wanted.replicas.is_none() => {
-            create_with(client, &config(wanted, 1)).await
-        }
-        made => made,
-    };
-    made.map_err(ApiError::into_stream_error)
+    let mut asked = config(wanted, wanted.replicas.unwrap_or(CLUSTER_COPIES));
+    let mut made = create_with(client, &asked).await;
+    // A single server looks for room first, and for as many copies as were asked for.
+    let is_alone = client.is_alone();
+    let is_single = |error: &ApiError| error.code == NOT_CLUSTERED || is_alone && error.is_limit();
+    if wanted.replicas.is_none() && made.as_ref().is_err_and(is_single) {
+        asked = config(wanted, 1);
+        made = create_with(client, &asked).await;
+    }
+    made.map_err(|error| error.lacking(client, &asked).into_stream_error())
 }
 
-async fn create_with(client: &Client, config: &Value) -> Result<(), ApiError> {
+async fn create_with(client: &StreamApi, config: &Value) -> Result<(), ApiError> {
     let name = config.get("name").and_then(Value::as_str).unwrap_or_default();
     match ask::<Value>(client, &format!("STREAM.CREATE.{name}"), config).await {
         Ok(_) | Err(ApiError { code: SUBJECTS_OVERLAP, .. }) => Ok(()),
@@ -259,7 +299,7 @@ async fn create_with(client: &Client, config: &Value) -> Result<(), ApiError> {
 }
 
 pub(super) async fn api<T: for<'de> Deserialize<'de>>(
-    client: &Client,
+    client: &StreamApi,
     verb: &str,
     body: &impl Serialize,
 ) -> Result<T, StreamError> {
@@ -272,11 +312,40 @@ pub(super) struct ApiError {
     /// JetStream's own error code; 0 if there was no such answer.
     pub(super) code: u64,
     description: String,
+    /// See [`StreamError::lasts`].
+    lasts: bool,
 }
 
 impl ApiError {
     fn none(description: impl std::fmt::Display) -> Self {
-        Self { code: 0, description: description.to_string() }
+        Self { code: 0, description: description.to_string(), lasts: false }
+    }
+
+    fn is_limit(&self) -> bool {
+        ACCOUNT_LIMITS.contains(&self.code) || SERVER_LIMITS.contains(&self.code)
+    }
+
+    /// What is missing, if it is room for the stream of this configuration.
+    fn lacking(mut self, client: &StreamApi, config: &Value) -> Self {
+        if !self.is_limit() {
+            return self;
+        }
+        let of_account = ACCOUNT_LIMITS.contains(&self.code);
+        let number = |member: &str| config.get(member).and_then(Value::as_i64).unwrap_or_default();
+        let (bytes, copies) = (number("max_bytes"), number("num_replicas"));
+        let name = config.get("name").and_then(Value::as_str).unwrap_or_default();
+        let smaller = if name.starts_with("RO_") { "outcome_bytes" } else { "stream_messages" };
+        let on_each = if copies > 1 { format!(" on each of {copies} servers") } else { String::new() };
+        let mib = u64::try_from(bytes).unwrap_or_default().div_ceil(1 << 20);
+        self.description = format!(
+            "{}: the stream `{name}` needs {bytes} bytes ({mib} MiB) of memory{on_each} and one more stream: raise what limits them in \
+             the broker's configuration (`max_mem`, `max_streams` and the like, of the server and of the account), or set a smaller \
+             `replay.{smaller}`",
+            self.description
+        );
+        // In a cluster, the servers that have room may be away.
+        self.lasts = of_account || client.is_alone();
+        self
     }
 
     pub(super) fn into_stream_error(self) -> StreamError {
@@ -286,12 +355,12 @@ impl ApiError {
             NOT_CLUSTERED => Outage::StreamUnfit,
             _ => Outage::Unverified,
         };
-        StreamError::new(outage, self.description)
+        StreamError { lasts: self.lasts, ..StreamError::new(outage, self.description) }
     }
 }
 
 pub(super) async fn ask<T: for<'de> Deserialize<'de>>(
-    client: &Client,
+    client: &StreamApi,
     verb: &str,
     body: &impl Serialize,
 ) -> Result<T, ApiError> {
@@ -307,14 +376,23 @@ pub(super) async fn ask<T: for<'de> Deserialize<'de>>(
         description: String,
     }
     let body = serde_json::to_vec(body).map_err(ApiError::none)?;
-    let answer = client.request(format!("$JS.API.{verb}"), body.into());
+    let answer = client.request(client.subject(verb), body.into());
     let answer = match tokio::time::timeout(API_TIMEOUT, answer).await {
         Ok(Ok(answer)) => answer,
+        Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => {
+            // In a cluster, the servers with JetStream may be away.
+            let lasts = client.is_alone();
+            return Err(ApiError { lasts, ..ApiError::none(OFF) });
+        }
         Ok(Err(error)) => return Err(ApiError::none(format!("JetStream: {error}"))),
         Err(_) => return Err(ApiError::none("JetStream does not answer")),
     };
     if let Ok(Failed { error }) = serde_json::from_slice(&answer.payload) {
-        return Err(ApiError { code: error.err_code, description: format!("JetStream: {}", error.description) });
+        let description = match error.err_code {
+            code if DISABLED.contains(&code) => NOT_FOR_ACCOUNT.to_owned(),
+            _ => format!("JetStream: {}", error.description),
+        };
+        return Err(ApiError { code: error.err_code, description, lasts: DISABLED.contains(&error.err_code) });
     }
     serde_json::from_slice(&answer.payload).map_err(|error| ApiError::none(format!("JetStream's answer: {error}")))
 }
@@ -333,6 +411,19 @@ const CLUSTER_COPIES: usize = 3;
 /// Longer than any answer of a working broker takes.
 const API_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// What to do where nobody answers JetStream's API.
+const OFF: &str = "the broker has no JetStream, which the shared replay guard needs: turn it on (`jetstream { store_dir: … }` in the \
+                   broker's configuration, or `nats-server --jetstream`), or use `replay.guard = \"local\"` with a single replica";
+/// The same where the server has it and the account does not.
+const NOT_FOR_ACCOUNT: &str = "JetStream is not enabled for this account of the broker, and the shared replay guard needs it: give the \
+                               account `jetstream: enabled`";
+/// `JSNotEnabledForAccountErr`, `JSNotEnabledErr`.
+const DISABLED: [u64; 2] = [10_039, 10_076];
+/// `JSAccountResourcesExceededErr`, `JSMaximumStreamsLimitErr`, `JSStreamMaxBytesRequired`, `JSNoLimitsErr`,
+/// `JSStreamMaxStreamBytesExceeded`, `JSMaximumConsumersLimitErr`.
+const ACCOUNT_LIMITS: [u64; 6] = [10_002, 10_027, 10_113, 10_120, 10_122, 10_026];
+/// `JSInsufficientResourcesErr`, `JSMemoryResourcesExceededErr`, `JSStorageResourcesExceededErr`, `JSClusterNoPeersErrF`.
+const SERVER_LIMITS: [u64; 4] = [10_023, 10_028, 10_047, 10_005];
 /// `JSStreamNotFoundErr`.
 const STREAM_NOT_FOUND: u64 = 10_059;
 /// `JSNoMessageFoundErr`.

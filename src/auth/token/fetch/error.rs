@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::json::JsonFault;
 use super::super::keys::KeySetError;
+use crate::files::TextFault;
 use crate::name::shown;
 
 /// Keys could not be fetched.
@@ -45,9 +46,37 @@ pub enum FetchError {
         /// The status.
         status: u16,
     },
-    /// The answer is longer than it may be, or not UTF-8.
-    #[error("`{url}`: the answer is longer than it may be, or not UTF-8")]
-    Body {
+    /// The answer is longer than it may be.
+    #[error("`{url}`: the answer is longer than {limit} bytes")]
+    Long {
+        /// The address, without its query.
+        url: String,
+        /// The bound.
+        limit: usize,
+    },
+    /// The answer is compressed, although none of that was asked for.
+    #[error(
+        "`{url}`: the answer is compressed ({encoding}) although `Accept-Encoding: identity` was sent: switch that off for this address"
+    )]
+    Encoding {
+        /// The address, without its query.
+        url: String,
+        /// What `Content-Encoding` says.
+        encoding: String,
+    },
+    /// The answer is not text.
+    #[error("`{url}`: the answer is {fault}")]
+    Text {
+        /// The address, without its query.
+        url: String,
+        /// What it looks like.
+        fault: TextFault,
+    },
+    /// The answer is a page for people, such as a login or an error.
+    #[error(
+        "`{url}` answers with a web page, and not with a key set or another JSON document: is it the right address, and is it public?"
+    )]
+    Page {
         /// The address, without its query.
         url: String,
     },
