@@ -19,7 +19,7 @@
 //! | `engine` | from checked rules to a [`PolicySet`], and from a call to its [`Decision`] |
 //! | `explain` | why a decision came out as it did |
 //!
-//! and `tools` stands beside them, for reviewers. Nothing here knows about services: they turn decisions into permits.
+//! and `tools` stands beside them, for reviewers; `stack` gives the parsers room. Nothing here knows about services: they turn decisions into permits.
 //!
 //! All rules of all files compile into one Cedar policy set, which is split by method when it is loaded, and then into
 //! groups of rules about the same callers. So the cost of a decision grows neither with the rules of other methods nor
@@ -30,21 +30,23 @@ mod engine;
 mod explain;
 mod language;
 mod model;
+mod stack;
 #[cfg(feature = "policy-tools")]
 mod tools;
 
 pub(crate) use engine::narrow;
 pub use engine::{
-    Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow, ShadowRecord,
-    StreamRecord, Verdict,
+    Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow, ShadowRecord, Verdict,
 };
 pub use explain::{ConditionExplanation, Explanation, Outcome, PrincipalExplanation, RuleExplanation};
 pub(crate) use model::OPEN_TO_ALL;
 pub use model::{
-    Effect, Finding, MAX_LIST, Methods, Mode, Param, ParamType, PolicyErrors, Revision, RuleId, ScalarType, Severity,
+    Effect, Finding, MAX_LIST, Methods, Mode, Param, ParamType, PolicyErrors, PrincipalKind, Revision, RuleId,
+    ScalarType, Severity,
 };
 #[cfg(feature = "policy-tools")]
 pub use tools::{
     Access, AccessCell, CallerGroup, CellRule, Change, Diff, Direction, Failure, FormatError, Matrix, MatrixRow,
-    Replay, ReplayTotals, Replayed, RuleChange, TestReport, TestSuite, format, json_schema, test_json_schema,
+    MethodScope, Replay, ReplayTotals, Replayed, RequestSubjects, RuleChange, TestReport, TestSuite, TokenRoles,
+    format, json_schema, test_json_schema,
 };

@@ -10,5 +10,5 @@ pub(crate) mod schema;
 pub(crate) mod time;
 
 pub(crate) use compile::{BuildError, Scope};
-pub(crate) use names::{ACTION, AGENT, ROLE, SERVICE, THIS};
+pub(crate) use names::{ACTION, ROLE, SERVICE, THIS, kind_of};
 pub(crate) use references::{References, children, is_principal};

@@ -11,7 +11,7 @@ use crate::policy::cedar::{References, compile, expr};
 use crate::policy::engine::{
     CallFacts, ContextShape, Decision, MethodPolicies, PolicySet, Principal, Question, Reason, principals,
 };
-use crate::policy::model::{Condition, Effect, Mode, Revision, Rule, RuleId};
+use crate::policy::model::{Condition, Effect, Mode, PrincipalKind, Revision, Rule, RuleId};
 use observed::observed_value;
 
 /// A decision with its reasons.
@@ -30,7 +30,9 @@ pub struct Explanation {
 /// How the rules of the method look from one principal of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PrincipalExplanation {
-    /// The agent or the subject.
+    /// Whether it is the agent or the subject.
+    pub kind: PrincipalKind,
+    /// Its name.
     pub name: String,
     /// What the rules say for this principal alone.
     pub decision: Decision,
@@ -92,11 +94,11 @@ impl PolicySet {
             None => Vec::new(),
             Some(policies) => {
                 let facts = policies.facts(question);
-                let principal = |name| Principal::of(question.caller, name, self.checked());
-                let views = principals(question.caller).map(|name| View {
+                let principal = |kind| Principal::of(question.caller, kind, self.checked());
+                let views = principals(question.caller).map(|kind| View {
                     policies,
                     facts: &facts,
-                    principal: principal(name),
+                    principal: principal(kind),
                 });
                 views.map(|view| view.explain()).collect()
             }
@@ -127,7 +129,7 @@ impl View<'_> {
         } else {
             rules.sort_by(|left, right| left.outcome.cmp(&right.outcome));
         }
-        PrincipalExplanation { name: self.principal.name.to_owned(), decision, rules }
+        PrincipalExplanation { kind: self.principal.kind, name: self.principal.name.to_owned(), decision, rules }
     }
 
     fn explain_rule(&self, rule: &Rule) -> RuleExplanation {
@@ -222,7 +224,8 @@ impl fmt::Display for Explanation {
             writeln!(f, "everything is denied: {why}")?;
         }
         for principal in &self.principals {
-            writeln!(f, "\nfor {}: {}", principal.name.escape_debug(), principal.decision)?;
+            let whom = if principal.kind == PrincipalKind::Subject { "the subject " } else { "" };
+            writeln!(f, "\nfor {whom}{}: {}", principal.name.escape_debug(), principal.decision)?;
             if let Some(rule) = principal.nearest() {
                 let asks = rule.lacks().map(|part| match &part.actual {
                     Some(actual) => format!("{} ({actual})", part.condition),

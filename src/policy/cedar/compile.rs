@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use cedar_policy::pst;
 
 use super::expr;
-use super::names::{ACTION, AGENT, ROLE};
+use super::names::{ACTION, AGENT, ROLE, SUBJECT};
 use super::references::References;
-use crate::policy::model::{CallerMatch, Condition, Delegation, Effect, ExprRef, Rule};
+use crate::policy::model::{CallerMatch, Condition, Delegation, Effect, ExprRef, PrincipalKind, Rule, is_any};
 
 /// A Cedar policy could not be built from a rule: a defect of ours, reported as an error of the file.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,9 @@ pub(crate) fn policy(rule: &Rule, scope: Scope) -> Result<Option<cedar_policy::P
     let principal = match rule.callers.as_slice() {
         [CallerMatch::Everyone] => pst::PrincipalConstraint::Any,
         [CallerMatch::Role(name)] => pst::PrincipalConstraint::In(pst::EntityOrSlot::Entity(uid(&ROLES, name))),
-        [CallerMatch::Agent(name)] => pst::PrincipalConstraint::Eq(pst::EntityOrSlot::Entity(uid(&AGENTS, name))),
+        [CallerMatch::Named(kind, name)] => {
+            pst::PrincipalConstraint::Eq(pst::EntityOrSlot::Entity(uid(type_of(*kind), name)))
+        }
         several => {
             clauses.push(pst::Clause::When(who(several)));
             pst::PrincipalConstraint::Any
@@ -112,17 +114,24 @@ pub(crate) fn delegation(rule: &Rule) -> Option<Condition> {
 
 fn who(who: &[CallerMatch]) -> ExprRef {
     let principal = || expr::path(pst::Var::Principal, &[]);
-    let (mut roles, mut agents, mut any) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut roles, mut agents, mut subjects, mut any) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for whom in who {
         match whom {
             CallerMatch::Everyone => any.push(expr::boolean(true)),
             CallerMatch::Role(name) => roles.push(entity(uid(&ROLES, name))),
-            CallerMatch::Agent(name) => agents.push(entity(uid(&AGENTS, name))),
-            CallerMatch::Agents(glob) => any.push(expr::like(expr::path(pst::Var::Principal, &["name".into()]), glob)),
+            CallerMatch::Named(kind, name) => {
+                let named = if *kind == PrincipalKind::Agent { &mut agents } else { &mut subjects };
+                named.push(entity(uid(type_of(*kind), name)));
+            }
+            CallerMatch::Like(kind, glob) => {
+                let is = expr::is(principal(), type_of(*kind).clone());
+                let like = || expr::like(expr::path(pst::Var::Principal, &["name".into()]), glob);
+                any.push(if is_any(glob) { is } else { expr::all([is, like()]) });
+            }
         }
     }
     // A set holds entities of one type only.
-    for named in [agents, roles].into_iter().filter(|named| !named.is_empty()) {
+    for named in [subjects, agents, roles].into_iter().filter(|named| !named.is_empty()) {
         any.insert(0, expr::binary(pst::BinaryOp::In, principal(), expr::set(named)));
     }
     expr::any(any)
@@ -131,12 +140,20 @@ fn who(who: &[CallerMatch]) -> ExprRef {
 /// The types of the entities that rules name. Parsed once: Cedar makes a lexer for each name that it parses, and every
 /// rule is compiled once for each of its methods.
 static AGENTS: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(AGENT));
+static SUBJECTS: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(SUBJECT));
 static ROLES: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(ROLE));
 static ACTIONS: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(ACTION));
 
 #[expect(clippy::expect_used, reason = "the constants are Cedar identifiers")]
 fn parsed(name: &str) -> pst::EntityType {
     pst::EntityType::from_name(pst::Name::unqualified(name).expect("a Cedar identifier"))
+}
+
+fn type_of(kind: PrincipalKind) -> &'static pst::EntityType {
+    match kind {
+        PrincipalKind::Agent => &AGENTS,
+        PrincipalKind::Subject => &SUBJECTS,
+    }
 }
 
 fn uid(kind: &pst::EntityType, name: &str) -> pst::EntityUID {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cedar_policy::pst::{BinaryOp, Expr, Literal, NonEmpty, PatternElem, SmolStr, UnaryOp, Var};
+use cedar_policy::pst::{BinaryOp, EntityType, Expr, Literal, NonEmpty, PatternElem, SmolStr, UnaryOp, Var};
 
 use crate::policy::model::ExprRef;
 
@@ -66,6 +66,11 @@ pub(crate) fn string(value: &str) -> ExprRef {
 
 pub(crate) fn set(values: impl IntoIterator<Item = ExprRef>) -> ExprRef {
     Arc::new(Expr::Set(values.into_iter().collect()))
+}
+
+/// `<expr> is <type>`.
+pub(crate) fn is(expr: ExprRef, entity_type: EntityType) -> ExprRef {
+    Arc::new(Expr::Is { expr, entity_type, in_expr: None })
 }
 
 /// `<expr> like <glob>`, where `*` stands for any text.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use cedar_policy::pst::{BinaryOp, Expr, Literal, SmolStr, UnaryOp, Var};
 
-use super::names::{AGENT, ROLE};
-use crate::policy::model::ExprRef;
+use super::names::{ROLE, kind_of};
+use crate::policy::model::{ExprRef, PrincipalKind};
 
 /// What expressions read.
 #[derive(Debug, Clone, Default)]
@@ -17,9 +17,9 @@ pub(crate) struct References {
     pub(crate) principal: BTreeSet<Vec<SmolStr>>,
     /// Whether the hierarchy of methods is consulted.
     pub(crate) action: bool,
-    /// The roles that are named, and the agents.
+    /// The roles that are named, and the agents and subjects.
     pub(crate) roles: BTreeSet<String>,
-    pub(crate) agents: BTreeSet<String>,
+    pub(crate) principals: BTreeSet<(PrincipalKind, String)>,
 }
 
 impl References {
@@ -45,10 +45,10 @@ impl References {
         match expr {
             Expr::Literal(Literal::EntityUID(uid)) => {
                 let (kind, name) = (uid.ty.to_string(), uid.eid.to_string());
-                match kind.as_str() {
-                    ROLE => drop(self.roles.insert(name)),
-                    AGENT => drop(self.agents.insert(name)),
-                    _ => {}
+                if kind == ROLE {
+                    self.roles.insert(name);
+                } else if let Some(kind) = kind_of(&kind) {
+                    self.principals.insert((kind, name));
                 }
             }
             Expr::Var(var) => self.read(var, Vec::new()),

@@ -3,16 +3,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::names::{AGENT, ROLE, SERVICE};
+use super::names::{AGENT, ROLE, SERVICE, SUBJECT};
 use crate::name::MethodName;
 use crate::policy::model::{Declarations, Method, Param, ParamType, Pattern, Types, groups_of};
 
 /// The schema that policies are checked against, in Cedar's JSON format: one action for each of these methods, in one group
-/// per prefix.
+/// per prefix. Only calls that may be `delegated` have principals that are subjects.
 pub(crate) fn schema_json<'m>(
     methods: impl Iterator<Item = (&'m MethodName, &'m Method)>,
     declarations: &Declarations,
+    delegated: bool,
 ) -> Value {
+    let principals: &[&str] = if delegated { &[AGENT, SUBJECT] } else { &[AGENT] };
     let mut actions = Map::new();
     let member =
         |groups: &[Pattern]| -> Vec<Value> { groups.iter().map(|group| json!({ "id": group.to_string() })).collect() };
@@ -27,7 +29,7 @@ pub(crate) fn schema_json<'m>(
         let action = json!({
             "memberOf": member(&groups),
             "appliesTo": {
-                "principalTypes": [AGENT],
+                "principalTypes": principals,
                 "resourceTypes": [SERVICE],
                 "context": { "type": "Record", "attributes": context_attributes(method.params(), declarations) },
             },
@@ -38,13 +40,17 @@ pub(crate) fn schema_json<'m>(
     attributes.insert("name".to_owned(), json!({ "type": "String" }));
     json!({ "": {
         "entityTypes": {
-            AGENT: { "memberOfTypes": [ROLE], "shape": { "type": "Record", "attributes": attributes } },
+            AGENT: { "memberOfTypes": [ROLE], "shape": { "type": "Record", "attributes": attributes.clone() } },
+            SUBJECT: { "memberOfTypes": [ROLE], "shape": { "type": "Record", "attributes": attributes } },
             ROLE: { "memberOfTypes": [ROLE] },
             SERVICE: {},
         },
         "actions": actions,
     }})
 }
+
+/// The attribute of the context that only delegated calls have.
+pub(crate) const SUBJECT_OF_CALL: &str = "subject";
 
 /// The attributes of the context besides `token`, claims and parameters, by their types.
 pub(crate) const CONTEXT: [(&str, &[&str]); 5] = [
@@ -62,6 +68,10 @@ fn context_attributes(params: Option<&[Param]>, declarations: &Declarations) -> 
         let kind =
             if kind == "datetime" { json!({ "type": "Extension", "name": kind }) } else { json!({ "type": kind }) };
         attributes.extend(names.iter().map(|name| ((*name).to_owned(), kind.clone())));
+    }
+    // Only a delegated call has a subject.
+    if let Some(subject) = attributes.get_mut(SUBJECT_OF_CALL).and_then(Value::as_object_mut) {
+        subject.insert("required".to_owned(), false.into());
     }
     let token = json!({
         "age_s": { "type": "Long" },
@@ -100,7 +110,13 @@ fn type_json(kind: &ParamType) -> Value {
         ParamType::String => json!({ "type": "String" }),
         ParamType::Integer => json!({ "type": "Long" }),
         // Of a value that no condition can compare, only the presence is known.
-        ParamType::Boolean | ParamType::Number | ParamType::Any => json!({ "type": "Boolean" }),
+        ParamType::Boolean | ParamType::Any => json!({ "type": "Boolean" }),
+        // See `model::number`.
+        ParamType::Number => json!({ "type": "Record", "attributes": {
+            "whole": { "type": "Long" },
+            "fraction": { "type": "Long" },
+            "beyond": { "type": "Boolean" },
+        }}),
         ParamType::List(scalar) => json!({ "type": "Record", "attributes": {
             "items": { "type": "Set", "element": type_json(&scalar.as_param()) },
             "size": { "type": "Long" },

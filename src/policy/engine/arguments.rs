@@ -10,7 +10,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::decision::Reason;
-use crate::policy::model::{MAX_LIST, Param, ParamType, Params, TypedValue};
+use crate::policy::model::{Decimal, MAX_LIST, Param, ParamType, Params, TypedValue};
 
 /// Reads the parameters of a call. A call without `params` has none.
 pub(crate) fn bind(params: Option<&RawValue>, declared: &[Param]) -> Result<Params, Reason> {
@@ -100,10 +100,7 @@ fn scalar(text: &str, kind: &ParamType) -> Option<TypedValue> {
         ParamType::String => serde_json::from_str(text).ok().map(TypedValue::String),
         ParamType::Integer => integer(text).map(TypedValue::Integer),
         ParamType::Boolean => serde_json::from_str(text).ok().map(TypedValue::Boolean),
-        ParamType::Number => {
-            let number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
-            number.then(|| TypedValue::Number(text.to_owned()))
-        }
+        ParamType::Number => Decimal::parse(text).map(|_| TypedValue::Number(text.to_owned())),
         ParamType::Any => Some(TypedValue::Any),
         ParamType::List(_) | ParamType::Object(_) => None,
     }

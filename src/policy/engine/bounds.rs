@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::policy::cedar::expr;
 use crate::policy::language::{Constraint, understood};
-use crate::policy::model::Rule;
+use crate::policy::model::{Decimal, Rule, is_same_number};
 
 /// What a rule requires of single parameters, by their names.
 pub(super) type Bounds = BTreeMap<String, Vec<Constraint>>;
@@ -89,6 +89,8 @@ fn keywords(constraints: &[Constraint]) -> Map<String, Value> {
             Constraint::NotIn(literals) if literals.len() <= MOST_VALUES => ("not", json!({ "enum": literals })),
             Constraint::Min(bound) => ("minimum", (*bound).into()),
             Constraint::Max(bound) => ("maximum", (*bound).into()),
+            Constraint::AtLeast(bound) if let Some(bound) = number(bound) => ("minimum", bound),
+            Constraint::AtMost(bound) if let Some(bound) = number(bound) => ("maximum", bound),
             Constraint::Glob(glob) => ("pattern", pattern(glob).into()),
             Constraint::NotGlob(glob) => ("not", json!({ "pattern": pattern(glob) })),
             Constraint::MinSize(bound) => ("minItems", (*bound).max(0).into()),
@@ -113,6 +115,13 @@ pub(crate) fn narrow(schema: &mut Map<String, Value>, keyword: &str, argument: V
             }
         }
     }
+}
+
+/// A bound as JSON, if it is the same number there.
+fn number(bound: &Decimal) -> Option<Value> {
+    let text = bound.to_string();
+    let number: serde_json::Number = serde_json::from_str(&text).ok()?;
+    is_same_number(&number.to_string(), &text).then(|| number.into())
 }
 
 /// A glob as an ECMA 262 regular expression, which JSON Schema uses.

@@ -9,7 +9,7 @@ use cedar_policy::{Policy, PolicySet};
 use super::principal::Principal;
 use crate::auth::Caller;
 use crate::policy::cedar::BuildError;
-use crate::policy::model::{CallerMatch, Delegation, Effect, Rule};
+use crate::policy::model::{ByPrincipal, CallerMatch, Delegation, Effect, Rule};
 
 /// Rules about the same callers, ready to be evaluated.
 #[derive(Debug, Default)]
@@ -34,9 +34,9 @@ pub(crate) struct PlainRule {
 }
 
 impl PlainRule {
-    /// `None` for a rule that has to be evaluated: one with conditions, or with a `*` in an agent's name.
+    /// `None` for a rule that has to be evaluated: one with conditions, or with a `*` in a name.
     pub(crate) fn of(rule: &Rule, position: usize) -> Option<Self> {
-        let by_pattern = rule.callers.iter().any(|whom| matches!(whom, CallerMatch::Agents(_)));
+        let by_pattern = rule.callers.iter().any(|whom| matches!(whom, CallerMatch::Like(..)));
         let is_plain = rule.conditions.is_empty() && !rule.callers.is_empty() && !by_pattern;
         is_plain.then_some(Self { position, effect: rule.effect, delegation: rule.delegation })
     }
@@ -59,13 +59,13 @@ pub(crate) struct CallerIndex {
     /// The group of the rules that are about others than the roles and agents that they name.
     everybody: Option<usize>,
     by_role: HashMap<String, Vec<usize>>,
-    by_agent: HashMap<String, Vec<usize>>,
+    by_name: ByPrincipal<Vec<usize>>,
 }
 
 impl CallerIndex {
     /// The group for rules about these callers.
     fn about(&mut self, who: &[CallerMatch]) -> Option<&mut RuleGroup> {
-        let named = who.iter().all(|whom| matches!(whom, CallerMatch::Role(_) | CallerMatch::Agent(_)));
+        let named = who.iter().all(|whom| matches!(whom, CallerMatch::Role(_) | CallerMatch::Named(..)));
         let mut callers = if named { who.to_vec() } else { Vec::new() };
         callers.sort_unstable();
         callers.dedup();
@@ -76,8 +76,8 @@ impl CallerIndex {
             for whom in &callers {
                 match whom {
                     CallerMatch::Role(name) => self.by_role.entry(name.clone()).or_default().push(place),
-                    CallerMatch::Agent(name) => self.by_agent.entry(name.clone()).or_default().push(place),
-                    CallerMatch::Everyone | CallerMatch::Agents(_) => {}
+                    CallerMatch::Named(kind, name) => self.by_name.or_default(*kind, name).push(place),
+                    CallerMatch::Everyone | CallerMatch::Like(..) => {}
                 }
             }
             if callers.is_empty() {
@@ -120,8 +120,8 @@ impl CallerIndex {
     /// does not have, or another name, before it requires anything that could fail.
     pub(crate) fn of(&self, principal: &Principal<'_>) -> Vec<&RuleGroup> {
         let roles = principal.roles.iter().filter_map(|role| self.by_role.get(*role)).flatten();
-        let agents = self.by_agent.get(principal.name).into_iter().flatten();
-        let mut places: Vec<usize> = self.everybody.iter().chain(roles).chain(agents).copied().collect();
+        let named = self.by_name.get(principal.kind, principal.name).into_iter().flatten();
+        let mut places: Vec<usize> = self.everybody.iter().chain(roles).chain(named).copied().collect();
         places.sort_unstable();
         places.dedup();
         places.into_iter().filter_map(|place| self.groups.get(place)).collect()

@@ -5,8 +5,9 @@ use cedar_policy::{Context, RestrictedExpression};
 use serde_json::Value;
 
 use super::decision::{Question, Reason};
-use crate::policy::cedar::{References, schema::CONTEXT};
-use crate::policy::model::{DAY, Declarations, Param, ParamType, Params, TypedValue, hours};
+use crate::policy::cedar::References;
+use crate::policy::cedar::schema::{CONTEXT, SUBJECT_OF_CALL};
+use crate::policy::model::{DAY, Decimal, Declarations, Param, ParamType, Params, TypedValue, hours};
 
 type Pairs = Vec<(String, RestrictedExpression)>;
 
@@ -59,7 +60,8 @@ impl ContextShape {
     /// The context, without what these rules do not read. `None` if Cedar cannot represent a value.
     pub(crate) fn context(&self, question: &Question<'_>, params: Option<&Params>) -> Option<Context> {
         let attribute = |name: &&str| Some(((*name).to_owned(), value(name, question)?));
-        let mut pairs = self.attributes.iter().map(attribute).collect::<Option<Pairs>>()?;
+        let has = |name: &&&str| question.caller.delegated || **name != SUBJECT_OF_CALL;
+        let mut pairs = self.attributes.iter().filter(has).map(attribute).collect::<Option<Pairs>>()?;
         if let Some(claims) = &self.claims {
             let found = &question.caller.token.claims;
             let value = |name: &String, kind| expression(&claim(found.get(name)?, kind)?);
@@ -147,7 +149,16 @@ pub(crate) fn expression(value: &TypedValue) -> Option<RestrictedExpression> {
         TypedValue::String(text) => RestrictedExpression::new_string(text.clone()),
         TypedValue::Integer(value) => RestrictedExpression::new_long(*value),
         TypedValue::Boolean(value) => RestrictedExpression::new_bool(*value),
-        TypedValue::Number(_) | TypedValue::Any => RestrictedExpression::new_bool(true),
+        TypedValue::Number(text) => {
+            let Decimal { whole, fraction, beyond } = Decimal::parse(text)?;
+            let members = [
+                ("whole", RestrictedExpression::new_long(whole)),
+                ("fraction", RestrictedExpression::new_long(fraction)),
+                ("beyond", RestrictedExpression::new_bool(beyond)),
+            ];
+            record(members.into_iter().map(Some))?
+        }
+        TypedValue::Any => RestrictedExpression::new_bool(true),
         TypedValue::List(values) => {
             let size = i64::try_from(values.len()).ok()?;
             let items = values.iter().map(expression).collect::<Option<Vec<_>>>()?;

@@ -106,6 +106,10 @@ impl Reason {
         "deny_all",
     ];
 
+    /// Those of [`Reason::LABELS`] that come with a permission.
+    #[cfg(feature = "metrics")]
+    pub(crate) const ALLOWING: [&'static str; 2] = ["allowed_by", "open"];
+
     /// A name from a closed set, for metrics and records.
     #[must_use]
     pub fn label(&self) -> &'static str {

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cedar_policy::{Entities, EntityUid};
 
+use crate::policy::model::PrincipalKind;
+
 /// Everything that a method's entities are made of, besides the policy that the cache belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key<'a> {
     pub(super) action: &'a EntityUid,
+    pub(super) kind: PrincipalKind,
     pub(super) name: &'a str,
     /// The caller's roles that rules of the method ask for, in the caller's order.
     pub(super) roles: &'a [&'a str],
@@ -18,6 +21,7 @@ pub(super) struct Key<'a> {
 #[derive(Debug)]
 struct Kept {
     action: EntityUid,
+    kind: PrincipalKind,
     name: String,
     roles: Vec<String>,
     entities: Arc<Entities>,
@@ -25,7 +29,7 @@ struct Kept {
 
 impl Kept {
     fn is_for(&self, key: &Key<'_>) -> bool {
-        self.action == *key.action && self.name == key.name && self.roles.iter().eq(key.roles)
+        self.action == *key.action && self.kind == key.kind && self.name == key.name && self.roles.iter().eq(key.roles)
     }
 }
 
@@ -62,7 +66,8 @@ impl EntityCache {
         if key.roles.len() <= MOST_ROLES && key.name.len() <= LONGEST_NAME {
             let roles = key.roles.iter().map(|role| (*role).to_owned()).collect();
             let entities = Arc::clone(&entities);
-            let kept = Kept { action: key.action.clone(), name: key.name.to_owned(), roles, entities };
+            let (action, name) = (key.action.clone(), key.name.to_owned());
+            let kept = Kept { action, kind: key.kind, name, roles, entities };
             *lock(place) = Some(kept);
         }
         Some(entities)

@@ -12,7 +12,7 @@ use super::context::{ContextShape, expression};
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::entity_cache::{EntityCache, Key};
 use super::principal::Principal;
-use crate::policy::cedar::names::{ACTIONS, AGENTS, ROLES, SERVICES, THIS, uid};
+use crate::policy::cedar::names::{self, ACTIONS, ROLES, SERVICES, THIS, uid};
 use crate::policy::cedar::{BuildError, References, Scope, compile, expr};
 use crate::policy::language::{CheckedPolicy, contradiction};
 use crate::policy::model::{CallerMatch, Effect, ExprRef, Location, Mode, OPEN_TO_ALL, Param, Params, Rule, pattern};
@@ -277,23 +277,24 @@ impl MethodPolicies {
 
     fn request(&self, shape: &ContextShape, facts: &CallFacts<'_>, principal: &Principal<'_>) -> Option<Request> {
         let context = shape.context(facts.question, facts.bound())?;
-        Request::new(uid(&AGENTS, principal.name), self.action.clone(), uid(&SERVICES, THIS), context, None).ok()
+        let principal = names::principal(principal.kind, principal.name);
+        Request::new(principal, self.action.clone(), uid(&SERVICES, THIS), context, None).ok()
     }
 
     fn entities(&self, principal: &Principal<'_>) -> Option<Arc<Entities>> {
         let roles: Vec<&str> = principal.roles.iter().copied().filter(|role| self.roles.contains_key(*role)).collect();
-        let key = Key { action: &self.action, name: principal.name, roles: &roles };
+        let key = Key { action: &self.action, kind: principal.kind, name: principal.name, roles: &roles };
         self.entities.get_or(&key, || self.build_entities(&key, principal.checked))
     }
 
     /// Builds them from the key and the policy alone.
     fn build_entities(&self, key: &Key<'_>, checked: &CheckedPolicy) -> Option<Entities> {
-        let principal = uid(&AGENTS, key.name);
+        let principal = names::principal(key.kind, key.name);
         let parents = key.roles.iter().filter_map(|role| self.roles.get(*role)).cloned().collect();
         let principal = if self.full_shape.principal {
             let mut attributes = HashMap::new();
             attributes.insert("name".to_owned(), cedar_policy::RestrictedExpression::new_string(key.name.to_owned()));
-            for (name, value) in checked.attributes.get(key.name).into_iter().flatten() {
+            for (name, value) in checked.attributes.get(key.kind, key.name).into_iter().flatten() {
                 attributes.insert(name.clone(), expression(value)?);
             }
             Entity::new(principal, attributes, parents).ok()?
@@ -312,7 +313,7 @@ impl MethodPolicies {
         checked: &CheckedPolicy,
     ) -> Decision {
         let Matched { failed, denying, allowing } = self.matched(sets, request, entities);
-        // Cedar skips a policy that fails. A skipped forbid would be an open door, so any failure denies.
+        // Cedar skips a policy that fails. A skipped forbid would allow, so any failure denies.
         let (matched, verdict, reason) = if !failed.is_empty() {
             (failed, Verdict::Deny, Reason::EvaluationError)
         } else if !denying.is_empty() {
@@ -372,7 +373,7 @@ impl MethodPolicies {
             .filter(|policy| policy.effect() == cedar_policy::Effect::Forbid)
             .filter_map(|policy| rule(self.index.get(policy.id())?))
             // Only these are certain to be about this principal.
-            .filter(|(_, deny)| !deny.callers.iter().any(|whom| matches!(whom, CallerMatch::Agents(_))))
+            .filter(|(_, deny)| !deny.callers.iter().any(|whom| matches!(whom, CallerMatch::Like(..))))
             .collect();
         let allowing = allowing.into_iter().flatten().filter_map(rule);
         let reached = allowing.filter(|allow| !denying.iter().any(|deny| self.takes_all(*deny, *allow)));

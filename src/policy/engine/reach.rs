@@ -33,8 +33,8 @@ impl PolicySet {
         let checked = self.checked();
         let question = Question { caller, method, params: None, now_ms };
         let mut reach = Reach::default();
-        for name in principals(caller) {
-            let rules = policies.reached(&question, &Principal::of(caller, name, checked))?;
+        for kind in principals(caller) {
+            let rules = policies.reached(&question, &Principal::of(caller, kind, checked))?;
             let bounds = rules.iter().filter_map(|position| {
                 let (known, rule) = (self.bounds.get(*position)?, checked.rules.get(*position)?);
                 Some(known.get_or_init(|| bounds(rule)))

@@ -10,17 +10,15 @@ use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::entity_cache::EntityCache;
 use super::method::{CallFacts, MethodPolicies};
 use super::principal::{Principal, principals};
-use crate::auth::FileTrust;
+use crate::files::FileTrust;
 use crate::name::MethodName;
 use crate::policy::cedar::BuildError;
 use crate::policy::language::{CheckedPolicy, Folder, resolve};
 use crate::policy::model::{
-    Declarations, Finding, Location, Methods, Pattern, PolicyErrors, Report, Revision, Rule, Severity, pattern,
+    ByPrincipal, Declarations, Finding, Location, Methods, Pattern, PolicyErrors, Report, Revision, Rule, Severity,
+    pattern,
 };
-
-/// Stack for reading policies, in bytes; reserved, and used only as far as needed. A policy at the bounds of `cedar_file`
-/// takes a tenth of it in an unoptimized build.
-const STACK: usize = 64 << 20;
+use crate::policy::stack;
 
 /// A policy with its warnings, or everything that is wrong.
 type Loaded = Result<(PolicySet, Vec<Finding>), PolicyErrors>;
@@ -33,7 +31,7 @@ pub struct PolicySet {
     checked: CheckedPolicy,
     pub(crate) by_method: HashMap<MethodName, MethodPolicies>,
     /// What the rules say about names that no method has, by the narrowest pattern with a star that matches the name.
-    unregistered: BTreeMap<Pattern, MethodPolicies>,
+    pub(crate) unregistered: BTreeMap<Pattern, MethodPolicies>,
     /// What each rule requires of single parameters, computed when it is first asked for.
     pub(super) bounds: Vec<OnceLock<Bounds>>,
 }
@@ -117,19 +115,10 @@ impl PolicySet {
             let set = Self::compile(loaded, &report);
             report.finish().map(|warnings| (set, warnings))
         };
-        // Parsers and checkers are recursive, and a thread of the runtime has room for some hundred levels only.
-        std::thread::scope(|scope| {
-            let thread =
-                std::thread::Builder::new().name("policy".to_owned()).stack_size(STACK).spawn_scoped(scope, load);
-            match thread.map(std::thread::ScopedJoinHandle::join) {
-                Ok(Ok(loaded)) => loaded,
-                Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                Err(error) => {
-                    let report = Report::default();
-                    report.error(&Location::default(), format!("no thread to check policies on: {error}"), "");
-                    Err(report.into_errors())
-                }
-            }
+        stack::with_room(load).unwrap_or_else(|error| {
+            let report = Report::default();
+            report.error(&Location::default(), format!("no thread to check policies on: {error}"), "");
+            Err(report.into_errors())
         })
     }
 
@@ -144,8 +133,8 @@ impl PolicySet {
             revision: Revision::deny_all(why),
             methods,
             declarations: Declarations::default(),
-            attributes: HashMap::new(),
-            granted: HashMap::new(),
+            attributes: ByPrincipal::default(),
+            granted: ByPrincipal::default(),
             rules: Vec::new(),
         };
         Self { checked, by_method: HashMap::new(), unregistered: BTreeMap::new(), bounds: Vec::new() }
@@ -179,8 +168,8 @@ impl PolicySet {
     pub(crate) fn decide_in(&self, policies: &MethodPolicies, facts: &CallFacts<'_>) -> Decision {
         let caller = facts.question.caller;
         let mut answer: Option<Decision> = None;
-        for name in principals(caller) {
-            let decision = policies.decide(facts, &Principal::of(caller, name, &self.checked));
+        for kind in principals(caller) {
+            let decision = policies.decide(facts, &Principal::of(caller, kind, &self.checked));
             answer = Some(match answer {
                 None => decision,
                 Some(first) => combine_delegated(first, decision),

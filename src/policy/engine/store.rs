@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use super::set::PolicySet;
-use crate::auth::FileTrust;
+use crate::files::FileTrust;
 use crate::files::Settling;
 use crate::policy::language::Folder;
 use crate::policy::model::{Finding, Methods, PolicyErrors, Report, Revision};

@@ -20,7 +20,7 @@ pub(crate) fn observed_value(part: &Condition, facts: &CallFacts<'_>, principal:
     }
     for path in &reads.principal {
         if let Some(name) = path.first().filter(|name| checked.declarations.attributes.contains_key(name.as_str())) {
-            let values = checked.attributes.get(principal.name).into_iter().flatten();
+            let values = checked.attributes.get(principal.kind, principal.name).into_iter().flatten();
             let value = values.into_iter().find(|(known, _)| known == name.as_str()).map(|(_, value)| projected(value));
             said.value(format!("attributes.{name}"), value);
         }
@@ -66,7 +66,10 @@ impl Observations {
             ["token", "issuer"] => self.text("token.issuer", &token.issuer),
             ["token", "key"] => self.text("token.key", &token.key),
             ["agent"] => self.text("agent", question.caller.agent.as_str()),
-            ["subject"] => self.text("subject", &question.caller.subject),
+            ["subject"] => {
+                let subject = Some(&question.caller.subject).filter(|_| question.caller.delegated);
+                self.value("subject".to_owned(), subject.map(|subject| Value::from(subject.as_str()).to_string()));
+            }
             ["algorithm"] => self.text("algorithm", question.caller.algorithm.as_str()),
             ["key"] => self.text("key", &question.caller.key),
             // The words already say `delegated`, and a whole record would be more than anybody reads.

@@ -5,8 +5,8 @@ use cedar_policy::ffi::DetailedError;
 use cedar_policy::{PolicyId, pst};
 
 use super::table::{Source, listed};
-use super::{literals, rule_table};
-use crate::policy::cedar::{ACTION, AGENT, ROLE, SERVICE, THIS, expr};
+use super::{globs, literals, rule_table};
+use crate::policy::cedar::{ACTION, ROLE, SERVICE, THIS, children, expr, kind_of};
 use crate::policy::model::{
     CallerMatch, Condition, Delegation, Effect, ExprRef, Located, Location, Mode, Pattern, Report, Rule, RuleId,
     did_you_mean, shown,
@@ -21,7 +21,15 @@ pub(crate) fn read(file: &str, text: &str, report: &Report) -> Vec<Rule> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let source = Source::new(file, text, report);
     let mut rules = Vec::new();
-    for piece in pieces(text) {
+    let pieces = pieces(text);
+    if pieces.is_empty() {
+        source.warn_if_silent();
+    }
+    let errors_before = report.errors();
+    for piece in pieces {
+        if report.errors() - errors_before >= MAX_ERRORS {
+            break;
+        }
         let at = source.line(piece.start);
         let Some(body) = text.get(piece.clone()) else { continue };
         if let Some(excess) = excess(body) {
@@ -85,28 +93,63 @@ fn pieces(text: &str) -> Vec<std::ops::Range<usize>> {
     pieces
 }
 
+/// The first policy of a text that Cedar's formatter has no room or no time for, with where it begins and why.
+pub(crate) fn excessive(text: &str) -> Option<(usize, String)> {
+    let long = |body: &str| {
+        let why = || format!("is longer than {MAX_LAID_OUT} bytes, which take minutes to lay out");
+        (body.len() > MAX_LAID_OUT).then(why)
+    };
+    let excess = |piece: std::ops::Range<usize>| {
+        let (start, body) = (piece.start, text.get(piece)?);
+        Some((start, excess(body).or_else(|| long(body))?))
+    };
+    pieces(text).into_iter().find_map(excess)
+}
+
+/// The time that Cedar's formatter takes grows with the square of a policy's length.
+const MAX_LAID_OUT: usize = 64 << 10;
+/// As many errors of one file as anybody reads.
+const MAX_ERRORS: usize = 100;
+
 /// Parser, type checker and evaluator are recursive: a policy nested without bound would overflow the stack and end the
 /// process. Says what makes it too deep, if it is.
 fn excess(body: &str) -> Option<String> {
-    let (mut depth, mut operators) = (0_usize, 0_usize);
+    let (mut depth, mut operators, mut colons) = (0_usize, 0_usize, 0_usize);
     let (mut word, mut sign) = (String::new(), false);
+    // Whether a name, or something else, to which an index can belong has just ended.
+    let (mut named, mut ended) = (false, false);
     for (_, character) in code(body) {
         if character.is_alphanumeric() || character == '_' {
             word.push(character);
-            sign = false;
+            (sign, named, ended) = (false, true, false);
             continue;
         }
-        operators += usize::from(OPERATORS.contains(&word.as_str()));
+        let is_operator = OPERATORS.contains(&word.as_str());
+        operators += usize::from(is_operator);
+        named &= !is_operator && !["then", "else"].contains(&word.as_str());
         word.clear();
         let is_sign = "|&!-+*=<>.".contains(character);
         operators += usize::from(is_sign && !sign);
         sign = is_sign;
         match character {
-            '(' | '[' | '{' => depth += 1,
+            ':' => colons += 1,
+            blank if blank.is_whitespace() => continue,
+            '(' | '[' | '{' => {
+                // `a["b"]["c"]` is nested like `a.b.c`.
+                let is_index = character == '[' && (named || ended) || character == '(' && ended;
+                operators += usize::from(is_index);
+                depth += 1;
+            }
             ')' | ']' | '}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > MAX_DEPTH {
+        named = false;
+        ended = [')', ']', '}', '"'].contains(&character);
+        if character != ':' {
+            colons = 0;
+        }
+        // Names in names are levels, too: `A::B::C`.
+        if depth > MAX_DEPTH || colons > 2 * MAX_DEPTH {
             return Some(format!("is nested deeper than {MAX_DEPTH} levels"));
         }
     }
@@ -166,7 +209,8 @@ fn rule(policy: &cedar_policy::Policy, at: &Location, report: &Report) -> Option
     let who = whom(&body.principal, at, report)?;
     check_resource(&body.resource, at, report);
     let methods = methods(&body.action, at, report)?;
-    let mut parts = Vec::new();
+    let kind = kind_asked(&body.principal);
+    let mut parts: Vec<_> = kind.into_iter().map(|asked| Condition::new(asked.to_string(), asked, at)).collect();
     for clause in body.clauses() {
         let (pst::Clause::When(condition) | pst::Clause::Unless(condition)) = clause;
         check_condition(condition, at, report);
@@ -210,28 +254,65 @@ fn check_condition(condition: &ExprRef, at: &Location, report: &Report) {
     for (message, help) in literals::impossible_values(condition) {
         report.error(at, message, help);
     }
+    for glob in patterns(condition) {
+        if let Some((message, help)) = globs::doubt(&glob) {
+            report.warning(at, format!("in `{}`, {message}", shown(&glob)), help);
+        }
+    }
+}
+
+/// The patterns of all `like`s.
+fn patterns(expr: &pst::Expr) -> Vec<String> {
+    let mut found: Vec<String> = children(expr).into_iter().flatten().flat_map(|child| patterns(child)).collect();
+    if let pst::Expr::Like { pattern, .. } = expr {
+        // A star that is written as `\*` stands for itself.
+        found.push(
+            pattern
+                .iter()
+                .map(|element| match element {
+                    pst::PatternElem::Char('*') => '_',
+                    pst::PatternElem::Char(character) => *character,
+                    pst::PatternElem::Wildcard => '*',
+                })
+                .collect(),
+        );
+    }
+    found
 }
 
 fn whom(constraint: &pst::PrincipalConstraint, at: &Location, report: &Report) -> Option<CallerMatch> {
     use pst::{EntityOrSlot::Entity, PrincipalConstraint as P};
     let named = |uid: &pst::EntityUID| match uid.ty.to_string().as_str() {
         ROLE => Some(CallerMatch::Role(uid.eid.to_string())),
-        AGENT => Some(CallerMatch::Agent(uid.eid.to_string())),
-        _ => None,
+        kind => kind_of(kind).map(|kind| CallerMatch::Named(kind, uid.eid.to_string())),
     };
+    let any = |kind: &pst::EntityType| Some(CallerMatch::Like(kind_of(&kind.to_string())?, "*".to_owned()));
     let found = match constraint {
         P::Any => Some(CallerMatch::Everyone),
-        P::Is(kind) if kind.to_string() == AGENT => Some(CallerMatch::Everyone),
-        P::Eq(Entity(uid)) if uid.ty.to_string() == AGENT => named(uid),
+        P::Is(kind) => any(kind),
+        P::Eq(Entity(uid)) if uid.ty.to_string() != ROLE => named(uid),
         P::In(Entity(uid)) => named(uid),
-        P::IsIn(kind, Entity(uid)) if kind.to_string() == AGENT => named(uid),
+        // Only roles have members of both kinds.
+        P::IsIn(kind, Entity(uid)) if kind_of(&kind.to_string()).is_some() => {
+            named(uid).filter(|_| uid.ty == *kind || uid.ty.to_string() == ROLE)
+        }
         _ => None,
     };
     if found.is_none() {
-        let help = "write `principal == Agent::\"planner\"` or `principal in Role::\"teller\"`";
-        report.error(at, "the principal can never be that: it is always an agent", help);
+        let help = "write `principal == Agent::\"planner\"`, `principal == Subject::\"alice\"` or `principal in Role::\"teller\"`";
+        report.error(at, "the principal can never be that: it is always an agent or a subject", help);
     }
     found
+}
+
+/// What a policy's head asks besides the callers that [`whom`] finds.
+fn kind_asked(constraint: &pst::PrincipalConstraint) -> Option<ExprRef> {
+    match constraint {
+        pst::PrincipalConstraint::IsIn(kind, pst::EntityOrSlot::Entity(uid)) if uid.ty.to_string() == ROLE => {
+            Some(expr::is(expr::path(pst::Var::Principal, &[]), kind.clone()))
+        }
+        _ => None,
+    }
 }
 
 fn check_resource(constraint: &pst::ResourceConstraint, at: &Location, report: &Report) {

@@ -1,12 +1,12 @@
 //! What a folder says, once it is checked.
 //! Never holds only a part of a folder.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use crate::policy::model::{Attributes, Declarations, Methods, Revision, Rule};
+use crate::policy::model::{Attributes, ByPrincipal, Declarations, Methods, Revision, Rule};
 
-/// The roles that files grant, by the name of the agent or subject.
-pub(crate) type Granted = HashMap<String, BTreeSet<String>>;
+/// The roles that files grant, by principal.
+pub(crate) type Granted = ByPrincipal<BTreeSet<String>>;
 
 /// Everything that a folder says, checked: all decisions rest on it.
 #[derive(Debug)]

@@ -42,10 +42,14 @@ pub(crate) fn check(CheckedPolicy { rules, methods, declarations, .. }: &Checked
                 Var::Principal | Var::Action | Var::Resource => continue,
             };
             let path: Vec<&str> = std::iter::once(root).chain(path.iter().map(SmolStr::as_str)).collect();
-            // The set of a list's values can be compared, and so can its size.
+            // The set of a list's values can be compared, and so can its size and the parts of a number.
             let is_in = |(place, kind, _): &&Incomparable<'_>| {
-                place.iter().zip(&path).all(|(left, right)| left == right)
-                    && (place.len() >= path.len() || !matches!(kind, ParamType::List(_)))
+                let by_parts = match kind {
+                    ParamType::List(_) => true,
+                    ParamType::Number => place.starts_with(&["context", "params"]),
+                    _ => false,
+                };
+                place.iter().zip(&path).all(|(left, right)| left == right) && (place.len() >= path.len() || !by_parts)
             };
             let Some((place, kind, instead)) = known.iter().chain(&declared).find(is_in) else { continue };
             let message = match (path.join("."), place.get(path.len()..).unwrap_or_default()) {

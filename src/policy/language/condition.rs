@@ -5,7 +5,7 @@ use cedar_policy::pst::{BinaryOp, SmolStr, Var};
 
 use super::constraint::{Constraint, Constraints, Literal};
 use super::table::{Raw, Table, listed};
-use super::{comparable, literals};
+use super::{comparable, globs, literals};
 use crate::policy::cedar::expr;
 use crate::policy::model::{Condition, ExprRef, Location, MAX_LIST, Param, ParamType, did_you_mean, shown};
 
@@ -55,6 +55,12 @@ impl Field {
 
     pub(crate) fn is_optional(&self) -> bool {
         !self.guards.is_empty()
+    }
+
+    /// Whether it is a number whose text is known, so that it can be compared with a bound.
+    fn is_bounded(&self) -> bool {
+        let is_param = self.var == Var::Context && self.path.first().is_some_and(|group| group == "params");
+        self.kind == ParamType::Number && is_param
     }
 
     fn value(&self) -> ExprRef {
@@ -161,10 +167,12 @@ fn read_constraints(field: &Field, table: &mut Table<'_>) -> Vec<(Location, Cons
         ParamType::String | ParamType::Integer | ParamType::Boolean => &COMPARISONS,
         ParamType::List(_) => &OF_LISTS,
         ParamType::Number | ParamType::Any => {
-            for raw in COMPARISONS.into_iter().filter_map(|key| table.refused(key)) {
+            let bounds: &[&str] = if field.is_bounded() { &["min", "max"] } else { &[] };
+            for raw in COMPARISONS.into_iter().filter(|key| !bounds.contains(key)).filter_map(|key| table.refused(key))
+            {
                 incomparable(field, raw);
             }
-            &[]
+            bounds
         }
         ParamType::Object(_) => &[],
     };
@@ -184,6 +192,14 @@ fn constraint(field: &Field, key: &str, raw: Raw<'_>) -> Option<Constraint> {
         _ => field.clone(),
     };
     let kind = match key {
+        "min" | "max" if field.is_bounded() => {
+            let Some(bound) = raw.decimal() else {
+                let message = format!("{} is a number, and {} cannot be a bound of it", field.label, raw.shown());
+                raw.error(message, "write a number with at most 18 digits before and after the point");
+                return None;
+            };
+            return Some(if key == "min" { Constraint::AtLeast(bound) } else { Constraint::AtMost(bound) });
+        }
         "min" | "max" => Some(ParamType::Integer),
         "glob" | "not_glob" => Some(ParamType::String),
         _ => None,
@@ -207,6 +223,15 @@ fn constraint(field: &Field, key: &str, raw: Raw<'_>) -> Option<Constraint> {
                 raw.error(format!("`{key}` is {}", raw.kind()), constraint_help(&field.kind));
                 return None;
             };
+            if let Some((message, help)) = globs::doubt(&glob) {
+                raw.report().warning(&raw.at(), format!("in {}, {message}", raw.shown()), help);
+            }
+            if let Some((message, help)) =
+                field.attribute().and_then(|attribute| literals::impossible_pattern(attribute, &glob))
+            {
+                raw.error(message, help);
+                return None;
+            }
             Some(if key == "glob" { Constraint::Glob(glob) } else { Constraint::NotGlob(glob) })
         }
         "min_size" => size(field, key, raw).map(Constraint::MinSize),
@@ -237,6 +262,9 @@ fn incomparable(field: &Field, raw: Raw<'_>) {
     let (why, help) = match &field.kind {
         kind @ ParamType::List(_) => {
             ("a list, and what the same list would be is not defined".to_owned(), constraint_help(kind))
+        }
+        ParamType::Number if field.is_bounded() => {
+            ("of type number, of which rules ask only `min` and `max`".to_owned(), constraint_help(&field.kind))
         }
         kind => (format!("of type {kind}, which rules cannot compare"), comparable::instead(kind).unwrap_or_default()),
     };
@@ -310,6 +338,12 @@ fn literal(field: &Field, raw: Raw<'_>) -> Option<Literal> {
         };
         raw.error(message, help);
     }
+    if let Some(Literal::String(text)) = &found
+        && text.contains('*')
+    {
+        let message = format!("the `*` in {} stands for itself: this is one text, and no pattern", raw.shown());
+        raw.report().warning(&raw.at(), message, "for a pattern, write `{ glob = \"…\" }`");
+    }
     if let (Some(Literal::String(text)), Some(attribute)) = (&found, field.attribute())
         && let Some((message, help)) = literals::impossible(attribute, text)
     {
@@ -325,7 +359,8 @@ fn constraint_help(kind: &ParamType) -> &'static str {
         ParamType::Integer => "write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`",
         ParamType::Boolean => "write `true` or `false`",
         ParamType::List(_) => "write `min_size`, `max_size`, `contains`, `contains_any` or `each_in`",
-        ParamType::Number | ParamType::Any => "only `present` can be asked of it",
+        ParamType::Number => "write a bound, or declare it an integer in a smaller unit (cents, millimetres)",
+        ParamType::Any => "only `present` can be asked of it",
         ParamType::Object(_) => "put the condition on a member of it",
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::literals;
 use crate::policy::cedar::{expr, references};
-use crate::policy::model::{ExprRef, hours, matches_glob, shown};
+use crate::policy::model::{Decimal, ExprRef, hours, matches_glob, shown};
 
 /// A value that a rule writes out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,6 +60,9 @@ pub(crate) enum Constraint {
     Max(i64),
     Glob(String),
     NotGlob(String),
+    /// The same of numbers with fractions.
+    AtLeast(Decimal),
+    AtMost(Decimal),
     MinSize(i64),
     MaxSize(i64),
     Contains(Literal),
@@ -80,6 +83,8 @@ impl Constraint {
             Self::NotIn(values) => format!("{label} is none of {}", any(values)),
             Self::Min(bound) => format!("{label} is at least {bound}"),
             Self::Max(bound) => format!("{label} is at most {bound}"),
+            Self::AtLeast(bound) => format!("{label} is at least {bound}"),
+            Self::AtMost(bound) => format!("{label} is at most {bound}"),
             Self::Glob(glob) => format!("{label} matches `{}`", shown(glob)),
             Self::NotGlob(glob) => format!("{label} does not match `{}`", shown(glob)),
             Self::MinSize(bound) => format!("{label} has at least {bound} values"),
@@ -105,6 +110,26 @@ impl Constraint {
             Self::NotIn(values) => expr::not(within(values, value)),
             Self::Min(bound) => expr::binary(BinaryOp::GreaterEq, value, expr::integer(*bound)),
             Self::Max(bound) => expr::binary(BinaryOp::LessEq, value, expr::integer(*bound)),
+            Self::AtLeast(bound) => {
+                let (whole, fraction) = (expr::integer(bound.whole), expr::integer(bound.fraction));
+                let equal = expr::binary(BinaryOp::Eq, part(&value, WHOLE), whole.clone());
+                let more = expr::binary(BinaryOp::GreaterEq, part(&value, FRACTION), fraction);
+                expr::any([
+                    expr::binary(BinaryOp::Greater, part(&value, WHOLE), whole),
+                    expr::binary(BinaryOp::And, equal, more),
+                ])
+            }
+            Self::AtMost(bound) => {
+                let (whole, fraction) = (expr::integer(bound.whole), expr::integer(bound.fraction));
+                let equal = expr::binary(BinaryOp::Eq, part(&value, WHOLE), whole.clone());
+                let less = expr::binary(BinaryOp::Less, part(&value, FRACTION), fraction.clone());
+                let same = expr::binary(BinaryOp::Eq, part(&value, FRACTION), fraction);
+                let same = expr::binary(BinaryOp::And, same, expr::not(part(&value, BEYOND)));
+                expr::any([
+                    expr::binary(BinaryOp::Less, part(&value, WHOLE), whole),
+                    expr::binary(BinaryOp::And, equal, expr::binary(BinaryOp::Or, less, same)),
+                ])
+            }
             Self::Glob(glob) => expr::like(value, glob),
             Self::NotGlob(glob) => expr::not(expr::like(value, glob)),
             Self::MinSize(bound) => expr::binary(BinaryOp::GreaterEq, size(value), expr::integer(*bound)),
@@ -165,6 +190,7 @@ impl Constraints {
     /// Why nothing can meet all of them.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
         let (mut min, mut max, mut min_size, mut max_size) = (None, None, None, None);
+        let (mut least, mut most) = (None, None);
         let (mut globs, mut excluded_globs) = (Vec::new(), Vec::new());
         let (mut allowed, mut excluded) = (None, Vec::new());
         // Lists of which at least one value each must be in the value; and the values that a list may have.
@@ -178,6 +204,8 @@ impl Constraints {
                 Constraint::NotIn(values) => excluded.extend(values),
                 Constraint::Min(bound) => min = min.max(Some(*bound)),
                 Constraint::Max(bound) => max = [max, Some(*bound)].into_iter().flatten().min(),
+                Constraint::AtLeast(bound) => least = least.max(Some(*bound)),
+                Constraint::AtMost(bound) => most = [most, Some(*bound)].into_iter().flatten().min(),
                 Constraint::Glob(glob) => globs.push(glob),
                 Constraint::NotGlob(glob) => excluded_globs.push(glob),
                 Constraint::MinSize(bound) => min_size = Some(*bound),
@@ -203,6 +231,7 @@ impl Constraints {
         let contradictions = [
             (self.0.iter().any(absent) && !self.0.iter().all(absent), "it would have to be absent and have a value"),
             (crossed(min, max), "`min` is larger than `max`"),
+            (least.zip(most).is_some_and(|(least, most)| least > most), "`min` is larger than `max`"),
             (crossed(min_size, max_size), "`min_size` is larger than `max_size`"),
             (!contained.is_empty() && max_size == Some(0), "`max_size` leaves no room for what it has to contain"),
             (contained.iter().any(left_out), "`each_in` leaves out what it has to contain"),
@@ -261,9 +290,44 @@ fn is_true(expr: &Expr) -> bool {
     matches!(expr, Expr::Literal(pst::Literal::Bool(true)))
 }
 
+/// The parts by which the context represents a number: see `model::number`.
+const WHOLE: &str = "whole";
+const FRACTION: &str = "fraction";
+const BEYOND: &str = "beyond";
+
+fn part(value: &ExprRef, name: &str) -> ExprRef {
+    expr::attribute(value.clone(), name)
+}
+
+/// The number that a condition bounds, if it is one that [`Constraint::condition`] makes of a bound.
+fn number_bound(whole: &Expr) -> Option<(ExprRef, Constraint)> {
+    let Expr::BinaryOp { op: BinaryOp::Or, left, right } = whole else { return None };
+    let Expr::BinaryOp { op, left: of, right: bound } = left.as_ref() else { return None };
+    let Expr::GetAttr { expr: value, .. } = of.as_ref() else { return None };
+    let Expr::BinaryOp { op: BinaryOp::And, right: rest, .. } = right.as_ref() else { return None };
+    let fraction = match (op, rest.as_ref()) {
+        (BinaryOp::Greater, Expr::BinaryOp { right, .. }) => right,
+        (BinaryOp::Less, Expr::BinaryOp { left, .. }) => match left.as_ref() {
+            Expr::BinaryOp { right, .. } => right,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let (Literal::Integer(units), Literal::Integer(parts)) = (Literal::of(bound)?, Literal::of(fraction)?) else {
+        return None;
+    };
+    let bound = Decimal { whole: units, fraction: parts, beyond: false };
+    let constraint = if *op == BinaryOp::Greater { Constraint::AtLeast(bound) } else { Constraint::AtMost(bound) };
+    let is_this = constraint.condition(value.clone()).is_some_and(|made| *made == *whole);
+    is_this.then(|| (value.clone(), constraint))
+}
+
 /// What one condition requires of which attribute; what its opposite requires, unless `holds`.
 pub(crate) fn understood(part: &Expr, holds: bool) -> Option<(String, Constraint)> {
     let subject = |expr: &Expr| references::is_path(expr).then(|| expr.to_string());
+    if let Some((path, bound)) = number_bound(part).filter(|_| holds) {
+        return Some((subject(&path)?, bound));
+    }
     let among = |values| if holds { Constraint::In(values) } else { Constraint::NotIn(values) };
     match part {
         Expr::GetAttr { .. } => Some((subject(part)?, Constraint::Is(Literal::Boolean(holds)))),

@@ -118,6 +118,21 @@ impl Folder {
         }
     }
 
+    /// The files as texts, by name. Reports those that are not.
+    pub(crate) fn texts<'a>(&'a self, report: &Report) -> Vec<(&'a str, &'a str)> {
+        let mut texts = Vec::new();
+        for (name, content) in &self.files {
+            match std::str::from_utf8(content) {
+                Ok(text) => texts.push((name.as_str(), text)),
+                Err(_) => {
+                    let at = Location { file: name.as_str().into(), line: 0 };
+                    report.error(&at, "is not UTF-8 text", "save it as UTF-8");
+                }
+            }
+        }
+        texts
+    }
+
     pub(crate) fn revision(&self) -> Revision {
         Revision::of(self.files.iter().map(|(name, content)| (name.as_str(), content.as_slice())))
     }

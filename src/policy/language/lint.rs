@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cedar_policy::ffi::DetailedError;
-use cedar_policy::pst::{BinaryOp, Expr, Literal};
+use cedar_policy::pst::Var;
 use cedar_policy::{Schema, ValidationMode, ValidationWarning, Validator};
 
 use super::checked::CheckedPolicy;
-use super::{comparable, constraint};
+use super::{comparable, constraint, doubts};
 use crate::name::MethodName;
+use crate::policy::cedar::schema::SUBJECT_OF_CALL;
 use crate::policy::cedar::{References, Scope, compile, expr, references, schema};
 use crate::policy::model::{
-    CallerMatch, Declarations, Effect, ExprRef, Location, Method, Methods, Mode, Report, RoleSource, Rule, shown,
+    CallerMatch, Declarations, Delegation, Effect, ExprRef, Location, Method, Methods, Mode, PrincipalKind, Report,
+    RoleSource, Rule, shown,
 };
 
 /// All checks.
@@ -21,8 +23,10 @@ pub(crate) fn check(checked: &CheckedPolicy, report: &Report) {
     names(rules, report);
     failures(rules, report);
     comparable::check(checked, report);
-    negations_of_optional(rules, report);
-    open_below(rules, report);
+    doubts::negations_of_optional(rules, report);
+    doubts::open_below(rules, report);
+    doubts::numbers_open_below(rules, report);
+    subjects(rules, report);
     unreachable_roles(checked, report);
     // The type checker repeats in other words what was found so far, so it speaks only if nothing was.
     if report.errors() == 0 {
@@ -71,53 +75,6 @@ fn failures(rules: &[Rule], report: &Report) {
     }
 }
 
-/// `deny … when note is not "x"` does not apply to a call without a note, which is rarely meant.
-fn negations_of_optional(rules: &[Rule], report: &Report) {
-    for rule in rules.iter().filter(|rule| rule.effect == Effect::Deny && rule.written.is_none()) {
-        for part in &rule.conditions {
-            let conjuncts = expr::conjuncts(&part.expr);
-            let guarded = conjuncts.len() > 1;
-            if guarded && conjuncts.last().is_some_and(|last| references::is_negation(last)) {
-                let (name, asked) = (rule.id.name(), &part.text);
-                let message = format!("`{name}` denies only calls that have what \"{asked}\" asks about");
-                let help = "it is optional: to deny calls without it too, put the opposite under `unless`";
-                report.warning(&part.at, message, help);
-            }
-        }
-    }
-}
-
-/// `allow … when amount is at most 5000` allows −5, too, which is rarely meant.
-fn open_below(rules: &[Rule], report: &Report) {
-    for rule in rules.iter().filter(|rule| rule.effect == Effect::Allow) {
-        let all: Vec<_> = rule.conditions.iter().flat_map(|part| expr::conjuncts(&part.expr)).collect();
-        let closed = |value: &Expr| {
-            all.iter().any(|asked| match asked.as_ref() {
-                Expr::BinaryOp { op: BinaryOp::GreaterEq | BinaryOp::Greater | BinaryOp::Eq, left, .. } => {
-                    **left == *value
-                }
-                Expr::BinaryOp { op: BinaryOp::Contains, right, .. } => **right == *value,
-                _ => false,
-            })
-        };
-        for part in &rule.conditions {
-            for asked in expr::conjuncts(&part.expr) {
-                let Expr::BinaryOp { op: BinaryOp::LessEq | BinaryOp::Less, left, right } = asked.as_ref() else {
-                    continue;
-                };
-                let Expr::Literal(Literal::Long(0..)) = right.as_ref() else { continue };
-                let value = left.to_string();
-                // The size of a list is never negative.
-                let name = value.strip_prefix("context.params.").filter(|name| !name.ends_with(".size"));
-                if let Some(name) = name.filter(|_| !closed(left)) {
-                    let message = format!("`{}` allows every negative `{}`", rule.id.name(), shown(name));
-                    report.warning(&part.at, message, "add `min = 0` or `min = 1` beside `max`");
-                }
-            }
-        }
-    }
-}
-
 fn unreachable_roles(checked: &CheckedPolicy, report: &Report) {
     let roles = &checked.declarations.roles;
     let reachable = |name: &str| {
@@ -131,8 +88,27 @@ fn unreachable_roles(checked: &CheckedPolicy, report: &Report) {
             report.warning(
                 &role.at,
                 format!("no caller can ever hold the role `{}`{rule}", shown(name)),
-                "grant it to an agent (`[agent.\"…\"] roles = […]`), or let tokens carry it (`from = \"anywhere\"`)",
+                "grant it (`[agent.\"…\"] roles = […]`, `[subject.\"…\"]`), or let tokens carry it (`from = \"anywhere\"`)",
             );
+        }
+    }
+}
+
+/// Only a delegated call has a subject. A rule about one that is not for delegated calls never applies.
+fn subjects(rules: &[Rule], report: &Report) {
+    for rule in rules.iter().filter(|rule| rule.delegation == Delegation::Never) {
+        let asked = |part: &ExprRef| *part == expr::has(expr::path(Var::Context, &[]), &SUBJECT_OF_CALL.into());
+        let conditions = rule.conditions.iter().flat_map(|part| expr::conjuncts(&part.expr));
+        let is_subject = |whom: &CallerMatch| {
+            matches!(whom, CallerMatch::Named(PrincipalKind::Subject, _) | CallerMatch::Like(PrincipalKind::Subject, _))
+        };
+        let (named, asks) = (rule.callers.iter().any(is_subject), conditions.into_iter().any(|part| asked(&part)));
+        if named || asks {
+            let name = rule.id.name();
+            let message =
+                format!("`{name}` asks for a subject, and is for calls in the agent's own name, which have none");
+            let help = "write `delegated = \"only\"` (in Cedar, `@delegated(\"only\")`), or ask for the agent";
+            report.error(&rule.id.at, message, help);
         }
     }
 }
@@ -156,16 +132,26 @@ fn types(groups: &[Together<'_>], declarations: &Declarations, report: &Report) 
 struct Together<'a> {
     rules: Vec<&'a Rule>,
     methods: BTreeMap<&'a MethodName, &'a Method>,
+    /// They are for delegated calls, too, so that the principal may be a subject.
+    delegated: bool,
 }
 
 /// Cedar tries each policy for each action of a schema, though a rule cannot hold for a method that it is not about. So rules
 /// are checked against few methods besides their own: 1,000 rules about as many methods take a tenth of the time.
 fn checked_together<'a>(rules: &'a [Rule], methods: &'a Methods) -> Vec<Together<'a>> {
+    let of = |delegated: bool| {
+        let rules = rules.iter().filter(move |rule| (rule.delegation != Delegation::Never) == delegated);
+        grouped(rules, methods, delegated)
+    };
+    [false, true].into_iter().flat_map(of).collect()
+}
+
+fn grouped<'a>(rules: impl Iterator<Item = &'a Rule>, methods: &'a Methods, delegated: bool) -> Vec<Together<'a>> {
     /// Few enough that tries cost little, and many enough that making a schema does, too.
     const METHODS: usize = 32;
     // For Cedar, a rule that names methods in its conditions, or is about none that is registered, is about all.
     let (mut some, all): (Vec<_>, Vec<_>) =
-        rules.iter().map(|rule| (methods.matching_any(&rule.methods), rule)).partition(|(about, rule)| {
+        rules.map(|rule| (methods.matching_any(&rule.methods), rule)).partition(|(about, rule)| {
             !about.is_empty() && !References::of(rule.conditions.iter().map(|part| &part.expr)).action
         });
     let mut groups: Vec<Together<'a>> = Vec::new();
@@ -173,15 +159,17 @@ fn checked_together<'a>(rules: &'a [Rule], methods: &'a Methods) -> Vec<Together
         groups.push(Together {
             rules: all.into_iter().map(|(_, rule)| rule).collect(),
             methods: methods.iter().collect(),
+            delegated,
         });
     }
     // Rules about many methods last, so that no other is checked against these.
     some.sort_by_key(|(about, _)| about.len());
-    let mut group = Together::default();
+    let empty = || Together { delegated, ..Together::default() };
+    let mut group = empty();
     for (about, rule) in some {
         let more = about.keys().filter(|name| !group.methods.contains_key(*name)).count();
         if more > 0 && !group.rules.is_empty() && group.methods.len() + more > METHODS {
-            groups.push(std::mem::take(&mut group));
+            groups.push(std::mem::replace(&mut group, empty()));
         }
         group.methods.extend(about);
         group.rules.push(rule);
@@ -208,7 +196,7 @@ fn types_of(group: &Together<'_>, as_written: bool, declarations: &Declarations,
         return;
     }
     let methods = group.methods.iter().map(|(name, method)| (*name, *method));
-    let schema = match Schema::from_json_value(schema::schema_json(methods, declarations)) {
+    let schema = match Schema::from_json_value(schema::schema_json(methods, declarations, group.delegated)) {
         Ok(schema) => schema,
         Err(error) => {
             let message = format!("the schema of the methods cannot be built: {error}");
@@ -397,7 +385,7 @@ mod tests {
             let methods = methods();
             let rules = cedar_file::read("c.cedar", &text, &Report::default());
             prop_assert_eq!(rules.len(), chosen.len());
-            let whole = Together { rules: rules.iter().collect(), methods: methods.iter().collect() };
+            let whole = Together { rules: rules.iter().collect(), methods: methods.iter().collect(), delegated: false };
             prop_assert_eq!(findings(&checked_together(&rules, &methods)), findings(&[whole]), "{}", text);
         }
     }

@@ -3,10 +3,11 @@
 
 use cedar_policy::pst::{BinaryOp, Expr, Literal, Var};
 
-use crate::auth::ProofAlgorithm;
+use crate::auth::{is_identifier, is_proof_key_id};
 use crate::name::Name;
-use crate::policy::cedar::{AGENT, ROLE, children, is_principal};
-use crate::policy::model::{did_you_mean, hours, shown};
+use crate::policy::cedar::{ROLE, children, is_principal, kind_of};
+use crate::policy::model::{PrincipalKind, did_you_mean, hours, shown};
+use crate::wire::ProofAlgorithm;
 
 /// The algorithms of proofs as conditions name them.
 pub(crate) const ALGORITHMS: [&str; 2] = [ProofAlgorithm::Hs256.as_str(), ProofAlgorithm::EdDsa.as_str()];
@@ -24,9 +25,45 @@ pub(crate) fn impossible(attribute: &str, text: &str) -> Option<(String, String)
         "weekday" if !hours::DAYS.contains(&text) => {
             Some((format!("no day is called `{shown}`"), "write mon, tue, wed, thu, fri, sat or sun".to_owned()))
         }
-        "agent" if Name::new(text).is_err() => {
-            Some((format!("no agent is named `{shown}`"), "1 to 64 of A-Z a-z 0-9 _ - are allowed".to_owned()))
+        "agent" => impossible_name(PrincipalKind::Agent, text),
+        "subject" => impossible_name(PrincipalKind::Subject, text),
+        "issuer" if text.is_empty() => {
+            Some(("no issuer has an empty name".to_owned(), "write the `iss` of its tokens".to_owned()))
         }
+        "key" if !is_proof_key_id(text) => {
+            Some((format!("no key has the id `{shown}`"), "it is 1 to 128 of A-Z a-z 0-9 . _ : / -".to_owned()))
+        }
+        _ => None,
+    }
+}
+
+/// Why no agent, or no subject, has this name, and what to write instead.
+pub(crate) fn impossible_name(kind: PrincipalKind, name: &str) -> Option<(String, String)> {
+    let fits = match kind {
+        PrincipalKind::Agent => Name::new(name).is_ok(),
+        PrincipalKind::Subject => is_identifier(name),
+    };
+    let help = match kind {
+        PrincipalKind::Agent if is_identifier(name) => {
+            "it has 1 to 64 of A-Z a-z 0-9 _ -; for whom agents act is a subject: `[subject.\"…\"]`, `subjects = [ … ]`"
+        }
+        PrincipalKind::Agent => "it has 1 to 64 of A-Z a-z 0-9 _ -",
+        PrincipalKind::Subject => "it has 1 to 128 visible ASCII characters",
+    };
+    (!fits).then(|| (format!("no {kind} is named `{}`", shown(name)), help.to_owned()))
+}
+
+/// As [`impossible_name`], of a pattern in which `*` stands for any text: whether a name could match it.
+pub(crate) fn impossible_glob(kind: PrincipalKind, glob: &str) -> Option<(String, String)> {
+    let shortest = glob.replace('*', "");
+    if shortest.is_empty() && !glob.is_empty() { None } else { impossible_name(kind, &shortest) }
+}
+
+/// As [`impossible`], of a pattern.
+pub(crate) fn impossible_pattern(attribute: &str, glob: &str) -> Option<(String, String)> {
+    match attribute {
+        "agent" => impossible_glob(PrincipalKind::Agent, glob),
+        "subject" => impossible_glob(PrincipalKind::Subject, glob),
         _ => None,
     }
 }
@@ -58,17 +95,17 @@ fn context_attribute(expr: &Expr) -> Option<&str> {
     }
 }
 
-/// The first agent or role in `expr` that is not compared with the principal.
+/// The first agent, subject or role in `expr` that is not compared with the principal.
 ///
-/// A decision knows only the roles and attributes of its caller. Any other agent has none, so a condition on it is
+/// A decision knows only the roles and attributes of its caller. Any other principal has none, so a condition on it is
 /// always false, and fails where it reads an attribute.
 ///
-/// `beside` the principal, where it is compared, the names of agents and roles are in their place.
+/// `beside` the principal, where it is compared, the names of agents, subjects and roles are in their place.
 pub(crate) fn stray_entity(expr: &Expr, beside: bool) -> Option<String> {
     match expr {
         Expr::Literal(Literal::EntityUID(uid)) => {
             let kind = uid.ty.to_string();
-            (!beside && (kind == AGENT || kind == ROLE)).then(|| uid.to_string())
+            (!beside && (kind_of(&kind).is_some() || kind == ROLE)).then(|| uid.to_string())
         }
         Expr::Set(values) if beside => values.iter().find_map(|value| stray_entity(value, true)),
         Expr::IfThenElse { cond, then_expr, else_expr } if beside => stray_entity(cond, false)

@@ -6,12 +6,12 @@ use std::collections::{BTreeSet, HashMap};
 use super::checked::{CheckedPolicy, Granted};
 use super::folder::Folder;
 use super::table::Source;
-use super::toml_file::{AgentTable, RoleTable, Statements};
-use super::{cedar_file, lint, rule_table, toml_file};
+use super::toml_file::{PrincipalTable, RoleTable, Statements};
+use super::{cedar_file, lint, literals, rule_table, toml_file};
 use crate::policy::cedar::References;
 use crate::policy::model::{
-    Attributes, CallerMatch, Declarations, Located, Location, Methods, Param, ParamType, Pattern, Report, Role,
-    RoleSource, Roles, Types, described, did_you_mean, shown,
+    Attributes, ByPrincipal, CallerMatch, Declarations, Located, Location, Methods, Param, ParamType, Pattern, Report,
+    Role, RoleSource, Roles, Types, described, did_you_mean, shown,
 };
 
 /// The claims to which the protocol itself gives a meaning, and what to use instead.
@@ -30,15 +30,9 @@ const KNOWN_CLAIMS: [(&str, &str); 10] = [
 
 /// Checks the content of a folder; `report` tells whether the result may be used.
 pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> CheckedPolicy {
-    let mut texts = Vec::new();
-    for (name, content) in &folder.files {
-        match std::str::from_utf8(content) {
-            Ok(text) => texts.push((name.as_str(), text)),
-            Err(_) => {
-                let at = Location { file: name.as_str().into(), line: 0 };
-                report.error(&at, "is not UTF-8 text", "save it as UTF-8");
-            }
-        }
+    let texts = folder.texts(report);
+    for (name, text) in &texts {
+        Source::new(name, text, report).check_characters();
     }
     let sources: Vec<Source<'_>> = texts
         .iter()
@@ -49,6 +43,9 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> Chec
         sources.iter().filter_map(|source| source.parse().map(|document| (source, document))).collect();
     let mut all = Statements::default();
     for (source, document) in &documents {
+        if document.get_ref().is_empty() {
+            source.warn_if_silent();
+        }
         toml_file::read(source, document, &mut all);
     }
 
@@ -65,7 +62,7 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> Chec
         }
     }
     let granted = grant_roles(&all, &declarations, report);
-    let attributes = agent_attributes(&all.agents, &declarations, report);
+    let attributes = principal_attributes(&all.principals, &declarations, report);
 
     let mut rules = std::mem::take(&mut all.lists);
     for (name, table) in std::mem::take(&mut all.rules) {
@@ -77,7 +74,7 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> Chec
     rules.sort_by(|left, right| left.id.at.cmp(&right.id.at));
     let checked = CheckedPolicy { revision: folder.revision(), methods, declarations, attributes, granted, rules };
     check_patterns(&checked, report);
-    check_roles(&checked, report);
+    check_names(&checked, report);
     lint::check(&checked, report);
     checked
 }
@@ -103,6 +100,9 @@ fn declare_methods(all: &Statements<'_>, methods: &mut Methods, report: &Report)
             let message = format!("the parameters of `{}` are not those that the service declares", name.value);
             report.error(&params.at, message, format!("the service has ({listed})"));
         }
+        if table.records_before {
+            methods.record_before(&name.value);
+        }
     }
     let mut in_subjects: HashMap<String, String> = HashMap::new();
     for name in methods.names() {
@@ -119,7 +119,7 @@ fn declare_types(what: &str, declared: &[(Located<String>, ParamType)], report: 
     let mut types = Types::new();
     for (name, kind) in declared {
         if what == "attribute" && name.value == "name" {
-            report.error(&name.at, "every agent has the attribute `name` already", "give it another name");
+            report.error(&name.at, "every agent and subject has the attribute `name` already", "give it another name");
         } else if types.get(&name.value).is_some_and(|known| known != kind) {
             let message = format!("the {what} `{}` is declared with two types", shown(&name.value));
             report.error(&name.at, message, "declare it once");
@@ -189,29 +189,29 @@ fn check_sources(whole: &RoleTable, part: &Located<String>, source: RoleSource, 
 }
 
 fn grant_roles(all: &Statements<'_>, declarations: &Declarations, report: &Report) -> Granted {
-    let mut seen: HashMap<&str, &Location> = HashMap::new();
-    let mut granted = HashMap::new();
-    for agent in &all.agents {
-        if let Some(first) = seen.insert(&agent.name.value, &agent.name.at) {
-            let message = format!("the agent `{}` is described twice", shown(&agent.name.value));
-            report.error(&agent.name.at, message, format!("put it together with {first}"));
+    let mut seen: ByPrincipal<&Location> = ByPrincipal::default();
+    let mut granted = Granted::default();
+    for PrincipalTable { kind, name, roles, .. } in &all.principals {
+        if let Some(first) = seen.insert(*kind, &name.value, &name.at) {
+            let message = format!("the {kind} `{}` is described twice", shown(&name.value));
+            report.error(&name.at, message, format!("put it together with {first}"));
         }
-        for role in &agent.roles {
+        for role in roles {
             let known = described(&declarations.roles, &role.at, &role.value, report);
             if let Some(known) = known.filter(|known| known.source == RoleSource::Token) {
                 let message = format!("the role `{}` comes from tokens only", shown(&role.value));
                 report.error(&role.at, message, format!("change `from` at {}", known.at));
             }
         }
-        granted.insert(agent.name.value.clone(), agent.roles.iter().map(|role| role.value.clone()).collect());
+        granted.insert(*kind, &name.value, roles.iter().map(|role| role.value.clone()).collect());
     }
     granted
 }
 
-fn agent_attributes(agents: &[AgentTable<'_>], declarations: &Declarations, report: &Report) -> Attributes {
-    let mut attributes = Attributes::new();
-    for agent in agents {
-        for (name, raw) in &agent.attributes {
+fn principal_attributes(principals: &[PrincipalTable<'_>], declarations: &Declarations, report: &Report) -> Attributes {
+    let mut attributes = Attributes::default();
+    for principal in principals {
+        for (name, raw) in &principal.attributes {
             let Some(kind) = declarations.attributes.get(&name.value) else {
                 let help = format!("declare it: `[attributes]` and `{} = \"string\"`", shown(&name.value));
                 let known = declarations.attributes.keys().map(String::as_str);
@@ -220,7 +220,8 @@ fn agent_attributes(agents: &[AgentTable<'_>], declarations: &Declarations, repo
             };
             match toml_file::attribute(*raw, kind) {
                 Some(value) => {
-                    attributes.entry(agent.name.value.clone()).or_default().push((name.value.clone(), value));
+                    let known = attributes.or_default(principal.kind, &principal.name.value);
+                    known.push((name.value.clone(), value));
                 }
                 None => {
                     let message = format!("the attribute `{}` is of type {kind}", shown(&name.value));
@@ -247,17 +248,26 @@ fn check_patterns(CheckedPolicy { rules, methods, .. }: &CheckedPolicy, report: 
     }
 }
 
-/// Checks the roles that Cedar files name. Those in TOML files are checked while they are read, when their lines are
-/// known.
-fn check_roles(CheckedPolicy { rules, declarations, .. }: &CheckedPolicy, report: &Report) {
+/// Checks the roles, agents and subjects that Cedar files name. Those in TOML files are checked while they are read, when
+/// their lines are known.
+fn check_names(CheckedPolicy { rules, declarations, .. }: &CheckedPolicy, report: &Report) {
     for rule in rules.iter().filter(|rule| rule.written.is_some()) {
         let named = rule.callers.iter().filter_map(|whom| match whom {
             CallerMatch::Role(name) => Some(name.clone()),
             _ => None,
         });
-        let read = References::of(rule.conditions.iter().map(|part| &part.expr)).roles;
-        for name in named.chain(read) {
+        let read = References::of(rule.conditions.iter().map(|part| &part.expr));
+        for name in named.chain(read.roles) {
             described(&declarations.roles, &rule.id.at, &name, report);
+        }
+        let named = rule.callers.iter().filter_map(|whom| match whom {
+            CallerMatch::Named(kind, name) => Some((*kind, name.clone())),
+            _ => None,
+        });
+        for (kind, name) in named.chain(read.principals) {
+            if let Some((message, help)) = literals::impossible_name(kind, &name) {
+                report.error(&rule.id.at, message, help);
+            }
         }
     }
 }

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use super::table::Table;
 use super::toml_file::{description, patterns};
 use super::when;
+use super::{globs, literals};
 use crate::policy::model::{
-    CallerMatch, Declarations, Delegation, Effect, Located, Location, Methods, Mode, Param, Pattern, Report, Rule,
-    RuleId, described, shown,
+    CallerMatch, Declarations, Delegation, Effect, Located, Location, Methods, Mode, Param, Pattern, PrincipalKind,
+    Report, Rule, RuleId, described, shown,
 };
 
 /// Reads one rule; `None` if it does not say whom it is about or what it does.
@@ -72,8 +73,9 @@ pub(crate) fn check_name(name: &Located<String>, report: &Report) {
         let message = format!("`{}` is not a name for a rule", shown(&name.value));
         report.error(&name.at, message, "1 to 64 of A-Z a-z 0-9 _ - . / are allowed");
     }
-    if ["role.", "agent."].iter().any(|prefix| name.value.starts_with(prefix)) {
-        let message = format!("the rule name `{}` is kept for the lists of roles and agents", shown(&name.value));
+    if ["role.", "agent.", "subject."].iter().any(|prefix| name.value.starts_with(prefix)) {
+        let message =
+            format!("the rule name `{}` is kept for the lists of roles, agents and subjects", shown(&name.value));
         report.error(&name.at, message, "give it another name");
     }
 }
@@ -85,18 +87,26 @@ fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations) -> Vec
         described(&declarations.roles, &role.at, &role.value, report);
         who.push(CallerMatch::Role(role.value));
     }
-    for agent in table.strings("agents") {
-        let star = agent.value.contains('*');
-        who.push(if star { CallerMatch::Agents(agent.value) } else { CallerMatch::Agent(agent.value) });
+    for (key, kind) in [("agents", PrincipalKind::Agent), ("subjects", PrincipalKind::Subject)] {
+        for name in table.strings(key) {
+            if let Some((message, help)) = literals::impossible_glob(kind, &name.value) {
+                report.error(&name.at, message, help);
+            }
+            if let Some((message, help)) = globs::doubt(&name.value).filter(|_| name.value.contains('*')) {
+                report.warning(&name.at, format!("in `{}`, {message}", shown(&name.value)), help);
+            }
+            let whom = if name.value.contains('*') { CallerMatch::Like } else { CallerMatch::Named };
+            who.push(whom(kind, name.value));
+        }
     }
     if let Some(flag) = table.flag("everyone").filter(|flag| flag.value) {
         if !who.is_empty() {
-            report.error(&flag.at, "`everyone` beside `roles` or `agents`", "leave one of them out");
+            report.error(&flag.at, "`everyone` beside `roles`, `agents` or `subjects`", "leave one of them out");
         }
         who = vec![CallerMatch::Everyone];
     }
     if who.is_empty() {
-        let help = "write `roles`, `agents` or `everyone = true`";
+        let help = "write `roles`, `agents`, `subjects` or `everyone = true`";
         report.error(at, "this rule does not say which callers it applies to", help);
     }
     who

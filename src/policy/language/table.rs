@@ -6,7 +6,8 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::policy::model::{Located, Location, Report, did_you_mean, shown};
+use super::unreadable;
+use crate::policy::model::{Decimal, Located, Location, Report, did_you_mean, shown};
 
 /// A TOML file being read.
 #[derive(Debug)]
@@ -33,10 +34,25 @@ impl<'a> Source<'a> {
         Location { file: self.file.clone(), line: 0 }
     }
 
+    /// Says that a file with a text in it states nothing; one without any text is reported when it is read.
+    pub(crate) fn warn_if_silent(&self) {
+        if !self.text.trim_start_matches('\u{feff}').trim().is_empty() {
+            let help = "if a rule is missing, look at the ends of the lines above it; otherwise remove the file";
+            self.report.warning(&self.whole(), "has comments and nothing else", help);
+        }
+    }
+
+    /// Reports what a reader of the file cannot see. There may be thousands, and a few show what is wrong.
+    pub(crate) fn check_characters(&self) {
+        for (at, what) in unreadable::characters(self.text).take(10) {
+            self.report.error(&self.line(at), what, unreadable::HELP);
+        }
+    }
+
     /// Parses the text, and reports every syntax error.
     pub(crate) fn parse(&self) -> Option<Spanned<DeTable<'a>>> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
-        for error in &errors {
+        for error in errors.iter().take(100) {
             let at = error.span().map_or_else(|| self.whole(), |span| self.line(span.start));
             self.report.error(&at, error.message().trim().replace('\n', " "), "");
         }
@@ -246,6 +262,14 @@ impl<'a> Raw<'a> {
     pub(crate) fn integer(&self) -> Option<i64> {
         let integer = self.value.get_ref().as_integer()?;
         i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+    }
+
+    /// A number with or without a fraction, as a bound for others.
+    pub(crate) fn decimal(&self) -> Option<Decimal> {
+        match self.value.get_ref() {
+            DeValue::Float(number) => Decimal::bound(number.as_str()),
+            _ => self.integer().map(Decimal::from).filter(|bound| !bound.beyond),
+        }
     }
 
     pub(crate) fn is_number(&self) -> bool {

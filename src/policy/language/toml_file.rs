@@ -1,4 +1,4 @@
-//! What a TOML policy file declares: roles, agents, methods, claims and attributes. Its rules are passed on unread.
+//! What a TOML policy file declares: roles, agents, subjects, methods, claims and attributes. Its rules are passed on unread.
 //! Never checks one file against another: that is `resolve`'s work.
 
 use std::str::FromStr;
@@ -6,22 +6,23 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::DeTable;
 
+use super::literals;
 use super::table::{Raw, Source, Table, listed};
 use crate::name::MethodName;
 use crate::policy::model::{
-    CallerMatch, Delegation, Effect, Located, Mode, Param, ParamType, Pattern, Report, RoleSource, Rule, RuleId,
-    TypedValue, shown,
+    Audit, CallerMatch, Delegation, Effect, Located, Mode, Param, ParamType, Pattern, PrincipalKind, Report,
+    RoleSource, Rule, RuleId, TypedValue, shown,
 };
 
 /// The statements of one file or, appended, of many.
 #[derive(Debug, Default)]
 pub(crate) struct Statements<'a> {
     pub(crate) roles: Vec<RoleTable>,
-    pub(crate) agents: Vec<AgentTable<'a>>,
+    pub(crate) principals: Vec<PrincipalTable<'a>>,
     pub(crate) methods: Vec<MethodTable>,
     pub(crate) claims: Vec<(Located<String>, ParamType)>,
     pub(crate) attributes: Vec<(Located<String>, ParamType)>,
-    /// The rules that the lists of roles and agents amount to.
+    /// The rules that the lists of roles, agents and subjects amount to.
     pub(crate) lists: Vec<Rule>,
     /// `[rule.NAME]`, unread: what they mean depends on the methods.
     pub(crate) rules: Vec<(Located<String>, Table<'a>)>,
@@ -36,9 +37,10 @@ pub(crate) struct RoleTable {
     pub(crate) includes: Vec<Located<String>>,
 }
 
-/// `[agent."NAME"]`.
+/// `[agent."NAME"]` or `[subject."NAME"]`.
 #[derive(Debug)]
-pub(crate) struct AgentTable<'a> {
+pub(crate) struct PrincipalTable<'a> {
+    pub(crate) kind: PrincipalKind,
     pub(crate) name: Located<String>,
     pub(crate) roles: Vec<Located<String>>,
     pub(crate) attributes: Vec<(Located<String>, Raw<'a>)>,
@@ -50,13 +52,17 @@ pub(crate) struct MethodTable {
     pub(crate) name: Located<MethodName>,
     pub(crate) description: Option<String>,
     pub(crate) params: Option<Located<Vec<Param>>>,
+    /// A call runs only once its decision is on disk.
+    pub(crate) records_before: bool,
 }
 
 /// Reads one file. Reports what is wrong in it, and still adds what is right.
 pub(crate) fn read<'a>(source: &'a Source<'a>, document: &'a Spanned<DeTable<'a>>, statements: &mut Statements<'a>) {
     let mut root = Table::root(source, document.get_ref());
     root.tables("role").into_iter().for_each(|(name, table)| role(name, table, statements));
-    root.tables("agent").into_iter().for_each(|(name, table)| agent(name, table, statements));
+    for (key, kind) in [("agent", PrincipalKind::Agent), ("subject", PrincipalKind::Subject)] {
+        root.tables(key).into_iter().for_each(|(name, table)| principal(kind, name, table, statements));
+    }
     root.tables("method").into_iter().for_each(|(name, table)| method(name, table, statements));
     statements.claims.extend(types("claims", &mut root));
     statements.attributes.extend(types("attributes", &mut root));
@@ -65,9 +71,10 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, document: &'a Spanned<DeTable<'a>
 }
 
 fn role(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>) {
-    check_name("a role", &name, table.report());
+    check_name(&name, table.report());
     let whom = CallerMatch::Role(name.value.clone());
-    statements.lists.extend(lists("role", &name, &whom, &mut table));
+    let delegation = delegation(&mut table);
+    statements.lists.extend(lists("role", &name, &whom, delegation, &mut table));
     let choices = [("anywhere", RoleSource::Anywhere), ("files", RoleSource::Files), ("token", RoleSource::Token)];
     let source = table.choice("from", &choices).unwrap_or_default();
     let includes = table.strings("includes");
@@ -75,24 +82,30 @@ fn role(name: Located<String>, mut table: Table<'_>, statements: &mut Statements
     statements.roles.push(RoleTable { name, source, includes });
 }
 
-fn agent<'a>(name: Located<String>, mut table: Table<'a>, statements: &mut Statements<'a>) {
-    check_name("an agent", &name, table.report());
+fn principal<'a>(kind: PrincipalKind, name: Located<String>, mut table: Table<'a>, statements: &mut Statements<'a>) {
+    if let Some((message, help)) = literals::impossible_name(kind, &name.value) {
+        table.report().error(&name.at, message, help);
+    }
     let roles = table.strings("roles");
-    let whom = CallerMatch::Agent(name.value.clone());
-    statements.lists.extend(lists("agent", &name, &whom, &mut table));
+    let whom = CallerMatch::Named(kind, name.value.clone());
+    // Calls for a subject are delegated, all of them.
+    let delegation = if kind == PrincipalKind::Subject { Delegation::Also } else { delegation(&mut table) };
+    statements.lists.extend(lists(&kind.to_string(), &name, &whom, delegation, &mut table));
     let attributes = table.table("attributes").map(|table| table.entries()).unwrap_or_default();
     table.finish();
-    statements.agents.push(AgentTable { name, roles, attributes });
+    statements.principals.push(PrincipalTable { kind, name, roles, attributes });
 }
 
 fn method(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>) {
     let report = table.report();
     let description = description(&mut table);
     let params = table.raw("params").map(|raw| Located { value: params(raw, "params"), at: raw.at() });
+    let records_before = table.choice("audit", &[("after", false), ("before", true)]).unwrap_or_default();
     table.finish();
     match MethodName::new(&name.value) {
         Ok(value) => {
-            statements.methods.push(MethodTable { name: Located { value, at: name.at }, description, params });
+            let name = Located { value, at: name.at };
+            statements.methods.push(MethodTable { name, description, params, records_before });
         }
         Err(error) => report.error(&name.at, error.to_string(), ""),
     }
@@ -115,6 +128,7 @@ fn params(raw: Raw<'_>, key: &str) -> Vec<Param> {
         let _description = description(&mut table);
         let name = table.string("name");
         let optional = table.flag("optional").is_some_and(|flag| flag.value);
+        let audit = table.choice("audit", &Audit::NAMED).unwrap_or_default();
         let fields = table.raw("fields");
         let kind = table.string("type");
         table.finish();
@@ -145,7 +159,7 @@ fn params(raw: Raw<'_>, key: &str) -> Vec<Param> {
             }
         };
         if let Some(kind) = kind {
-            let param = Param::new(name.value, kind);
+            let param = Param::new(name.value, kind).audited(audit);
             params.push(if optional { param.optional() } else { param });
         }
     }
@@ -183,12 +197,22 @@ fn types(key: &'static str, root: &mut Table<'_>) -> Vec<(Located<String>, Param
     types
 }
 
-/// The `allow` and `deny` lists of a role or an agent: one rule each.
-fn lists(kind: &str, name: &Located<String>, whom: &CallerMatch, table: &mut Table<'_>) -> Vec<Rule> {
+/// Whether the `allow` list of a role or an agent is for delegated calls, too.
+fn delegation(table: &mut Table<'_>) -> Delegation {
+    let choices = [("never", Delegation::Never), ("also", Delegation::Also)];
+    table.choice("delegated", &choices).unwrap_or(Delegation::Never)
+}
+
+/// The `allow` and `deny` lists of a role, an agent or a subject: one rule each.
+fn lists(
+    kind: &str,
+    name: &Located<String>,
+    whom: &CallerMatch,
+    delegation: Delegation,
+    table: &mut Table<'_>,
+) -> Vec<Rule> {
     let mut rules = Vec::new();
     let description = description(table);
-    let choices = [("never", Delegation::Never), ("also", Delegation::Also)];
-    let delegation = table.choice("delegated", &choices).unwrap_or(Delegation::Never);
     for (key, effect) in [("allow", Effect::Allow), ("deny", Effect::Deny)] {
         let at = table.line_of(key);
         let methods = patterns(table, key);
@@ -229,7 +253,7 @@ pub(crate) fn description(table: &mut Table<'_>) -> Option<String> {
     table.string("description").map(|text| text.value)
 }
 
-/// A value of an agent's attribute, of its declared type.
+/// A value of a principal's attribute, of its declared type.
 pub(crate) fn attribute(raw: Raw<'_>, kind: &ParamType) -> Option<TypedValue> {
     match kind {
         ParamType::String => raw.text().map(|text| TypedValue::String(text.to_owned())),
@@ -243,11 +267,11 @@ pub(crate) fn attribute(raw: Raw<'_>, kind: &ParamType) -> Option<TypedValue> {
     }
 }
 
-/// Role and agent names are compared with claims of tokens: 1 to 128 characters, none of them a control character.
-fn check_name(kind: &str, name: &Located<String>, report: &Report) {
+/// The names of roles are compared with claims of tokens: 1 to 128 characters, none of them a control character.
+fn check_name(name: &Located<String>, report: &Report) {
     let length = name.value.chars().count();
     if !(1..=128).contains(&length) || name.value.chars().any(char::is_control) {
-        let message = format!("`{}` is not a name for {kind}", shown(&name.value));
+        let message = format!("`{}` is not a name for a role", shown(&name.value));
         report.error(&name.at, message, "1 to 128 characters without control characters are allowed");
     }
 }

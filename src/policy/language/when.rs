@@ -8,6 +8,7 @@ use cedar_policy::pst::{BinaryOp, Var};
 use super::condition;
 use super::condition::{Field, Fields};
 use super::table::{Table, listed};
+use crate::policy::cedar::schema::SUBJECT_OF_CALL;
 use crate::policy::cedar::{expr, time};
 use crate::policy::model::{Condition, Declarations, Located, Location, Param, ParamType, Report, hours, shown};
 
@@ -27,7 +28,10 @@ const TEXTS: [(&str, &[&str], &str); 5] = [
 pub(crate) fn fields(params: BTreeMap<String, Result<Param, String>>, declarations: &Declarations) -> Fields {
     let mut fields = Fields::new();
     for (name, path, label) in TEXTS {
-        fields.insert(name.to_owned(), Ok(Field::new(label.to_owned(), ParamType::String, Var::Context, path, false)));
+        fields.insert(
+            name.to_owned(),
+            Ok(Field::new(label.to_owned(), ParamType::String, Var::Context, path, name == SUBJECT_OF_CALL)),
+        );
     }
     for (name, param) in params {
         let field = |param: Param| {

@@ -1,11 +1,12 @@
-//! What rules may name besides methods and parameters: claims, attributes of agents, and roles.
+//! What rules may name besides methods and parameters: claims, attributes of agents and subjects, and roles.
 //! Never holds a word that no file declares.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::{Report, shown};
 use super::location::Location;
 use super::params::ParamType;
+use super::principal::ByPrincipal;
 use super::value::TypedValue;
 
 /// The words that rules may use besides methods and parameters.
@@ -44,8 +45,8 @@ pub(crate) enum RoleSource {
     Token,
 }
 
-/// The attributes of agents that files state, by the agent's name.
-pub(crate) type Attributes = HashMap<String, Vec<(String, TypedValue)>>;
+/// The attributes that files state, by principal.
+pub(crate) type Attributes = ByPrincipal<Vec<(String, TypedValue)>>;
 
 /// The role that files describe by this name. A rule about a role that nobody described contains a typing mistake.
 pub(crate) fn described<'a>(roles: &'a Roles, at: &Location, name: &str, report: &Report) -> Option<&'a Role> {

@@ -17,7 +17,7 @@ use crate::name::MethodName;
 ///
 /// ```
 /// use sealwire::MethodName;
-/// use sealwire::policy::{Methods, Param};
+/// use sealwire::decide::{Methods, Param};
 ///
 /// let transfer = MethodName::new("bank/transfer")?;
 /// let methods = Methods::new().with(MethodName::new("math/add")?).with_params(
@@ -25,13 +25,15 @@ use crate::name::MethodName;
 ///     [Param::string("to"), Param::integer("amount"), Param::string("note").optional()],
 /// );
 /// assert!(methods.contains("math/add"));
-/// # Ok::<(), sealwire::NameError>(())
+/// # Ok::<(), sealwire::errors::NameError>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Methods {
     known: BTreeMap<MethodName, Method>,
     /// Files may add methods.
     pub(crate) open: bool,
+    /// Some method runs only once its decision is on disk.
+    records_before: bool,
 }
 
 /// The one method that needs no rule, since it tells each caller only what the rules say about that caller. Rules may
@@ -48,6 +50,10 @@ pub(crate) struct Method {
     filed: Option<Vec<Param>>,
     /// Known from a policy file only.
     from_file: bool,
+    /// Its parameters have names and no positions.
+    by_name: bool,
+    /// It runs only once its decision is on disk.
+    records_before: bool,
 }
 
 impl Method {
@@ -58,7 +64,10 @@ impl Method {
 
     /// Takes over the parameters from a file. `false` if the author declared others.
     pub(crate) fn declare(&mut self, params: Vec<Param>) -> bool {
-        let agrees = self.coded.as_ref().is_none_or(|known| *known == params);
+        let agrees = self.coded.as_ref().is_none_or(|known| match self.by_name {
+            false => *known == params,
+            true => known.len() == params.len() && known.iter().all(|param| params.contains(param)),
+        });
         self.filed = Some(params);
         agrees
     }
@@ -92,6 +101,14 @@ impl Methods {
         self
     }
 
+    /// The same for a method that takes its parameters by name only: files may declare them in any order.
+    #[must_use]
+    pub fn with_named_params(mut self, name: MethodName, params: impl IntoIterator<Item = Param>) -> Self {
+        let method = self.known.entry(name).or_default();
+        (method.coded, method.by_name) = (Some(params.into_iter().collect()), true);
+        self
+    }
+
     /// Whether the method is registered.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
@@ -109,14 +126,32 @@ impl Methods {
         self.known.get(name)?.params()
     }
 
+    /// The same with what the record keeps of each, which only files say; a method with parameters by name has them in any order.
+    pub(crate) fn recorded_params(&self, name: &str) -> Option<&[Param]> {
+        let method = self.known.get(name)?;
+        method.filed.as_deref().or(method.coded.as_deref())
+    }
+
+    /// The method runs only once its decision is on disk.
+    pub(crate) fn record_before(&mut self, name: &MethodName) {
+        if let Some(method) = self.known.get_mut(name) {
+            (method.records_before, self.records_before) = (true, true);
+        }
+    }
+
+    /// Whether the method runs only once its decision is on disk.
+    pub(crate) fn is_recorded_before(&self, name: &str) -> bool {
+        self.records_before && self.known.get(name).is_some_and(|method| method.records_before)
+    }
+
     /// What is known without any policy file: every folder is checked against this, however often it is read.
     pub(crate) fn without_files(&self) -> Self {
         let known = self.known.iter().filter(|(_, method)| !method.from_file);
         let known = known.map(|(name, method)| {
-            let coded = method.coded.clone();
-            (name.clone(), Method { coded, ..Method::default() })
+            let (coded, by_name) = (method.coded.clone(), method.by_name);
+            (name.clone(), Method { coded, by_name, ..Method::default() })
         });
-        Self { known: known.collect(), open: self.open }
+        Self { known: known.collect(), open: self.open, records_before: false }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&MethodName, &Method)> {
@@ -151,5 +186,35 @@ impl Methods {
 impl FromIterator<MethodName> for Methods {
     fn from_iter<I: IntoIterator<Item = MethodName>>(names: I) -> Self {
         names.into_iter().fold(Self::new(), Self::with)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_file_agrees_by_position_or_where_there_is_none_by_name() {
+        let name = MethodName::new("m").unwrap();
+        let (a, b) = (Param::string("a"), Param::integer("b").optional());
+        let by_position = Methods::new().with_params(name.clone(), [a.clone(), b.clone()]);
+        let by_name = Methods::new().with_named_params(name.clone(), [a.clone(), b.clone()]);
+        for (filed, in_order, in_any) in [
+            (vec![a.clone(), b.clone()], true, true),
+            (vec![b.clone(), a.clone()], false, true),
+            (vec![a.clone()], false, false),
+            (vec![a.clone(), a.clone()], false, false),
+            (vec![a.clone(), b.clone(), a.clone()], false, false),
+            (vec![a.clone(), Param::integer("b")], false, false),
+            (vec![a.clone(), Param::string("b").optional()], false, false),
+            (vec![], false, false),
+        ] {
+            let agrees = |methods: &Methods| {
+                // As a policy that is read again does.
+                methods.without_files().declared_in_file(&name).unwrap().declare(filed.clone())
+            };
+            assert_eq!((agrees(&by_position), agrees(&by_name)), (in_order, in_any), "{filed:?}");
+        }
     }
 }

@@ -7,19 +7,55 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// One declared parameter. Its place in the list is its position in a call with positional parameters.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+///
+/// Two are equal if every call fits both: what their descriptions say does not count, nor what is recorded of them.
+#[derive(Debug, Clone, Serialize)]
 pub struct Param {
     name: String,
     #[serde(rename = "type", serialize_with = "display")]
     kind: ParamType,
     optional: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    #[serde(skip_serializing_if = "Audit::is_clear")]
+    audit: Audit,
 }
+
+/// What the record keeps of a parameter's value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Audit {
+    /// The value.
+    #[default]
+    Clear,
+    /// A digest under a salt: equal values can be found.
+    Hash,
+    /// Nothing.
+    Drop,
+}
+
+impl Audit {
+    pub(crate) const NAMED: [(&'static str, Self); 3] =
+        [("clear", Self::Clear), ("hash", Self::Hash), ("drop", Self::Drop)];
+
+    fn is_clear(&self) -> bool {
+        *self == Self::Clear
+    }
+}
+
+impl PartialEq for Param {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.kind == other.kind && self.optional == other.optional
+    }
+}
+
+impl Eq for Param {}
 
 impl Param {
     /// A required parameter.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: ParamType) -> Self {
-        Self { name: name.into(), kind, optional: false }
+        Self { name: name.into(), kind, optional: false, description: None, audit: Audit::Clear }
     }
 
     /// A required text.
@@ -48,9 +84,48 @@ impl Param {
 
     /// The same parameter, but a call may leave it out or send `null`.
     #[must_use]
-    pub fn optional(mut self) -> Self {
-        self.optional = true;
+    pub fn optional(self) -> Self {
+        self.optional_if(true)
+    }
+
+    /// [`Param::optional`], or not.
+    #[must_use]
+    pub fn optional_if(mut self, optional: bool) -> Self {
+        self.optional = optional;
         self
+    }
+
+    /// The same parameter, with what callers are told of it.
+    #[must_use]
+    pub fn describe(mut self, text: impl Into<String>) -> Self {
+        self.description = Some(text.into());
+        self
+    }
+
+    /// The same parameter, of which the record keeps this.
+    pub(crate) fn audited(mut self, audit: Audit) -> Self {
+        self.audit = audit;
+        self
+    }
+
+    /// What the record keeps of its value.
+    pub(crate) fn audit(&self) -> Audit {
+        self.audit
+    }
+
+    /// What callers are told of it.
+    #[must_use]
+    pub fn description(&self) -> Option<&str> {
+        self.description.as_deref()
+    }
+
+    /// Its JSON Schema.
+    fn schema(&self) -> Value {
+        let mut schema = self.kind.schema();
+        if let (Some(text), Value::Object(members)) = (&self.description, &mut schema) {
+            members.insert("description".to_owned(), text.as_str().into());
+        }
+        schema
     }
 
     /// The name in a call with named parameters.
@@ -79,8 +154,7 @@ impl Param {
     /// These as the members of one object, as a JSON Schema. `closed`: it has no others.
     #[must_use]
     pub fn object_schema(params: &[Self], closed: bool) -> Value {
-        let properties: Map<String, Value> =
-            params.iter().map(|param| (param.name.clone(), param.kind.schema())).collect();
+        let properties: Map<String, Value> = params.iter().map(|param| (param.name.clone(), param.schema())).collect();
         let required: Vec<&str> = params.iter().filter(|param| !param.optional).map(Self::name).collect();
         let mut schema = json!({ "type": "object", "properties": properties });
         if let Value::Object(members) = &mut schema {
@@ -112,8 +186,8 @@ pub enum ParamType {
     Integer,
     /// `true` or `false`.
     Boolean,
-    /// Any JSON number. Rules cannot put a condition on it, because fractions cannot be compared exactly: count in a
-    /// smaller unit and declare an integer.
+    /// A JSON number that a double can hold, so not `1e400`. Of a parameter, rules can ask `min` and `max`, compared with the
+    /// number as the call writes it; of a claim, only whether it is there.
     Number,
     /// Any JSON value. Rules cannot put a condition on it.
     Any,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::location::{Located, Location};
 use super::pattern::{Pattern, matches_glob};
+use super::principal::PrincipalKind;
 
 /// The name of a rule and where it is.
 ///
@@ -26,7 +27,8 @@ impl RuleId {
     }
 
     /// The rule's name, unique in its policy set. The lists of a role are named `role.<role>.allow` and
-    /// `role.<role>.deny`, those of an agent `agent.<agent>.allow` and `agent.<agent>.deny`.
+    /// `role.<role>.deny`, those of an agent `agent.<agent>.allow` and `agent.<agent>.deny`, and those of a subject
+    /// `subject.<subject>.allow` and `subject.<subject>.deny`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -108,16 +110,17 @@ pub(crate) struct Rule {
 pub(crate) enum CallerMatch {
     Everyone,
     Role(String),
-    Agent(String),
-    /// Agents whose name matches a pattern with `*`.
-    Agents(String),
+    /// The agent or the subject of this name.
+    Named(PrincipalKind, String),
+    /// Agents or subjects whose name matches a pattern with `*`.
+    Like(PrincipalKind, String),
 }
 
 impl CallerMatch {
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Everyone, _) => true,
-            (Self::Agents(glob), Self::Agent(name)) => matches_glob(glob, name),
+            (Self::Like(kind, glob), Self::Named(other, name)) => kind == other && matches_glob(glob, name),
             _ => self == other,
         }
     }
@@ -128,10 +131,17 @@ impl fmt::Display for CallerMatch {
         match self {
             Self::Everyone => f.write_str("anyone calls"),
             Self::Role(name) => write!(f, "the caller has the role `{}`", name.escape_debug()),
-            Self::Agent(name) => write!(f, "the caller is `{}`", name.escape_debug()),
-            Self::Agents(glob) => write!(f, "the caller's name matches `{}`", glob.escape_debug()),
+            Self::Named(kind, name) => write!(f, "the caller is the {kind} `{}`", name.escape_debug()),
+            Self::Like(PrincipalKind::Agent, glob) if is_any(glob) => f.write_str("the caller is an agent"),
+            Self::Like(PrincipalKind::Subject, glob) if is_any(glob) => f.write_str("the caller is a subject"),
+            Self::Like(kind, glob) => write!(f, "the {kind}'s name matches `{}`", glob.escape_debug()),
         }
     }
+}
+
+/// Whether a pattern stands for any name.
+pub(crate) fn is_any(glob: &str) -> bool {
+    !glob.is_empty() && glob.bytes().all(|byte| byte == b'*')
 }
 
 /// How a rule applies to calls that an agent makes on behalf of another subject.

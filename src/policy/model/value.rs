@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::number::is_same_number;
+
 /// A value of a declared type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TypedValue {
@@ -13,7 +15,7 @@ pub(crate) enum TypedValue {
     Boolean(bool),
     List(Vec<TypedValue>),
     Object(BTreeMap<String, TypedValue>),
-    /// As the call spells it; rules cannot compare it.
+    /// As the call spells it.
     Number(String),
     /// Present, but not read.
     Any,
@@ -26,8 +28,11 @@ impl TypedValue {
             Self::String(text) => text.as_str().into(),
             Self::Integer(value) => (*value).into(),
             Self::Boolean(value) => (*value).into(),
-            // If it is beyond what a number can hold here, its text says what the call had.
-            Self::Number(text) => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
+            // If a number here would be another, the text says what the call had.
+            Self::Number(text) => match serde_json::from_str::<serde_json::Number>(text) {
+                Ok(number) if is_same_number(&number.to_string(), text) => number.into(),
+                _ => text.as_str().into(),
+            },
             Self::Any => "…".into(),
             Self::List(values) => values.iter().map(Self::to_json).collect(),
             Self::Object(fields) => Value::Object(to_json(fields)),

@@ -26,16 +26,7 @@ pub enum Access {
     Allowed,
 }
 
-impl Access {
-    /// As shown in tables.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Allowed => "yes",
-            Self::Conditional => "if",
-            Self::Denied => "-",
-        }
-    }
-}
+impl Access {}
 
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,6 +41,25 @@ pub struct AccessCell {
     pub access: Access,
     /// The enforced rules that are about these callers and this method.
     pub rules: Vec<CellRule>,
+}
+
+impl AccessCell {
+    /// Whether a rule denies every call of these callers, whatever else they have.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        let always = |rule: &CellRule| rule.effect == Effect::Deny && rule.conditions.is_empty();
+        self.access == Access::Denied && self.rules.iter().any(always)
+    }
+
+    /// As shown in tables.
+    pub(crate) fn word(&self) -> &'static str {
+        match self.access {
+            Access::Allowed => "yes",
+            Access::Conditional => "if",
+            Access::Denied if self.is_forbidden() => "no",
+            Access::Denied => "-",
+        }
+    }
 }
 
 /// One rule of a [`AccessCell`].
@@ -246,11 +256,13 @@ impl EffectiveRules<'_> {
 /// The width of a terminal, which tables keep to.
 const LINE: usize = 80;
 
-/// What the words of the matrix mean. A caller in several columns must not take one `-` for the final answer.
+/// What the words of the matrix mean. A caller in several columns must not take one `-` for the final answer, and may take
+/// one `no` for it.
 const LEGEND: &str = "\
 yes: all calls in the caller's own name, parameters and claims of their types
 if:  under the conditions below, told once for callers who have the same
--:   never, unless another role or the name of the same caller allows it";
+-:   no rule allows it, unless another role or the name of the same caller does
+no:  never: a rule denies it, whatever other roles and names allow";
 
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -276,7 +288,7 @@ impl fmt::Display for Matrix {
             }
             writeln!(f, "{}", line("method", &mut headings.iter().map(String::as_str)))?;
             for row in &self.rows {
-                writeln!(f, "{}", line(&row.method, &mut row.cells.iter().map(|cell| cell.access.word())))?;
+                writeln!(f, "{}", line(&row.method, &mut row.cells.iter().map(AccessCell::word)))?;
             }
             from = columns.end;
         }

@@ -13,7 +13,8 @@ use super::structure;
 use super::structure::RuleChange;
 use crate::policy::cedar::expr;
 use crate::policy::engine::PolicySet;
-use crate::policy::model::{Condition, Delegation, Effect, Revision, Rule};
+use crate::policy::language::{Constraint, understood};
+use crate::policy::model::{Condition, Decimal, Delegation, Effect, Revision, Rule};
 
 /// What changes from one policy to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -209,11 +210,11 @@ impl ChangeBuilder {
 /// How a limit has moved, if only the number at the end of a condition differs.
 fn moved(old: &Condition, new: &Condition) -> Option<String> {
     let [(asked, was), (same, is)] = [old, new].map(|part| part.text.rsplit_once(' ').unwrap_or_default());
-    let (before, after): (i64, i64) = (was.parse().ok()?, is.parse().ok()?);
+    let (before, after) = (Decimal::parse(was)?, Decimal::parse(is)?);
     let limit = asked.ends_with(" at most") || asked.ends_with(" at least");
     let word = if after > before { "raised" } else { "lowered" };
     (asked == same && before != after && limit && !asked.starts_with("unless "))
-        .then(|| format!("{word}: {asked} {before} -> {after}"))
+        .then(|| format!("{word}: {asked} {was} -> {is}"))
 }
 
 /// What it means for callers that a rule applies to more or to fewer calls.
@@ -239,6 +240,15 @@ fn wider(before: &Condition, after: &Condition) -> Option<bool> {
     let (old, new) = different.next().filter(|_| old.len() == new.len())?;
     if different.next().is_some() {
         return None;
+    }
+    match (understood(old, true), understood(new, true)) {
+        (Some((one, Constraint::AtMost(was))), Some((other, Constraint::AtMost(is)))) if one == other => {
+            return Some(is > was);
+        }
+        (Some((one, Constraint::AtLeast(was))), Some((other, Constraint::AtLeast(is)))) if one == other => {
+            return Some(is < was);
+        }
+        _ => {}
     }
     let Expr::BinaryOp { op, left, right } = old.as_ref() else { return None };
     let Expr::BinaryOp { op: same, left: now_left, right: now_right } = new.as_ref() else { return None };

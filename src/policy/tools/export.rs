@@ -29,7 +29,7 @@ impl PolicySet {
     /// The schema that the rules were checked against, in Cedar's JSON format.
     #[must_use]
     pub fn cedar_schema(&self) -> serde_json::Value {
-        schema::schema_json(self.methods().iter(), &self.checked().declarations)
+        schema::schema_json(self.methods().iter(), &self.checked().declarations, true)
     }
 }
 

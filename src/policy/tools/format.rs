@@ -1,6 +1,8 @@
 //! A single layout for policy files, so that reviews are about rules.
 //! Never changes what a file says: the result must parse to the same values, or the text stays as it is.
 
+use crate::policy::language::{cedar_file, unreadable};
+use crate::policy::stack;
 use cedar_policy::ffi::{FormattingAnswer, FormattingCall};
 use toml_parser::Source;
 use toml_parser::lexer::{Token, TokenKind};
@@ -21,12 +23,22 @@ pub enum FormatError {
 /// # Errors
 /// [`FormatError::Syntax`] when the text does not parse.
 pub fn format(name: &str, text: &str) -> Result<String, FormatError> {
-    if name.ends_with(".cedar") { format_cedar(text) } else { format_toml(text) }
+    // What a reader cannot see must not end up elsewhere.
+    if let Some((at, what)) = unreadable::characters(text).next() {
+        return Err(syntax(text, Some(at), &what));
+    }
+    let work = || if name.ends_with(".cedar") { format_cedar(text) } else { format_toml(text) };
+    stack::with_room(work).map_err(|error| FormatError::Syntax(error.to_string()))?
 }
 
 fn format_cedar(text: &str) -> Result<String, FormatError> {
     if text.trim().is_empty() {
         return Ok(String::new());
+    }
+    // Like the loader, it leaves out the byte order mark that some editors write.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Some((at, why)) = cedar_file::excessive(text) {
+        return Err(syntax(text, Some(at), &why));
     }
     let call = serde_json::json!({ "policyText": text, "lineWidth": LINE, "indentWidth": INDENT });
     let call: FormattingCall = serde_json::from_value(call).map_err(|error| FormatError::Syntax(error.to_string()))?;

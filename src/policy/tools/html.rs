@@ -29,7 +29,7 @@ impl Matrix {
             }
             writeln!(page, "</th>")?;
             for cell in &row.cells {
-                let word = cell.access.word();
+                let word = cell.word();
                 write!(page, "<td class={}>", cell.access)?;
                 if cell.rules.is_empty() {
                     write!(page, "{word}")?;
@@ -55,8 +55,9 @@ fn escaped(text: &str) -> String {
 
 const LEGEND: &str = "\
 <b class=allowed>yes</b> every call in the caller's own name with parameters and claims of their types,
-<b class=conditional>if</b> under conditions (open the cell), <b class=denied>-</b> never, unless another
-column of the same caller allows it: its roles, its name.</p>";
+<b class=conditional>if</b> under conditions (open the cell), <b class=denied>-</b> no rule allows it, unless another
+column of the same caller does: its roles, its name, <b class=denied>no</b> never: a rule denies it, whatever other
+columns say.</p>";
 
 const HEAD: &str = "<!doctype html>
 <html lang=en><head><meta charset=utf-8><title>Who can call what</title>

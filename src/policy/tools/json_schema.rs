@@ -24,12 +24,19 @@ pub fn json_schema() -> Value {
                 ("from", choice(&["anywhere", "files", "token"], "Where the role may come from.")),
                 ("includes", strings("Roles that whoever has this one has too.")),
             ])),
-            "agent": tables("An agent, or a subject for whom agents act.", object([
+            "agent": tables("An agent.", object([
                 ("description", text("What the agent does.")),
                 ("roles", strings("Roles granted beside those in its token.")),
                 ("allow", patterns("Methods that it may call.")),
                 ("deny", patterns("Methods that it may not call, whatever other rules say.")),
                 ("delegated", choice(&["never", "also"], "Whether `allow` is also for calls on behalf of others. `deny` always is.")),
+                ("attributes", json!({ "type": "object", "description": "Values of declared attributes." })),
+            ])),
+            "subject": tables("Somebody for whom agents act.", object([
+                ("description", text("Who it is.")),
+                ("roles", strings("Roles granted beside those in the token.")),
+                ("allow", patterns("Methods that agents may call on its behalf.")),
+                ("deny", patterns("Methods that no agent may call on its behalf, whatever other rules say.")),
                 ("attributes", json!({ "type": "object", "description": "Values of declared attributes." })),
             ])),
             "method": tables("A method and its parameters.", object([
@@ -39,13 +46,15 @@ pub fn json_schema() -> Value {
                     "description": "The parameters in the order of their positions.",
                     "items": { "$ref": "#/definitions/param" },
                 })),
+                ("audit", choice(&["after", "before"], "Whether a call runs only once its decision is on disk.")),
             ])),
             "claims": types("Claims of tokens that rules may ask, and their types."),
             "attributes": types("Attributes of agents that rules may ask, and their types."),
             "rule": tables("A named rule with conditions.", rule(object([
                 ("description", text("What the rule is for.")),
-                ("roles", strings("CallerGroup with any of these roles.")),
+                ("roles", strings("Callers with any of these roles.")),
                 ("agents", strings("These agents; `*` stands for any text.")),
+                ("subjects", strings("These subjects of delegated calls; `*` stands for any text.")),
                 ("everyone", json!({ "type": "boolean", "description": "All callers." })),
                 ("allow", patterns("Methods that the rule allows.")),
                 ("deny", patterns("Methods that the rule denies, whatever other rules say.")),
@@ -59,16 +68,17 @@ pub fn json_schema() -> Value {
             "param": param(),
             "condition": condition(),
             "param_condition": param_condition(),
-            "text_condition": text_condition(&json!({ "type": "string" })),
+            "text_condition": text_condition(&json!({ "type": "string" }), false),
+            "subject_condition": text_condition(&json!({ "type": "string" }), true),
             "conditions": filled(object([
                 ("params", conditions_on("param_condition", "Conditions on declared parameters.")),
                 ("claims", conditions_on("condition", "Conditions on declared claims of the token.")),
                 ("attributes", conditions_on("condition", "Conditions on declared attributes of the caller.")),
                 ("agent", reference("text_condition", "A condition on the agent's name.")),
-                ("subject", reference("text_condition", "A condition on the subject for whom the agent acts; the agent itself unless delegated.")),
+                ("subject", reference("subject_condition", "A condition on the subject for whom the agent acts; only delegated calls have one.")),
                 ("issuer", reference("text_condition", "A condition on the token's issuer.")),
                 ("key", reference("text_condition", "A condition on the key id of the proof.")),
-                ("algorithm", text_condition(&choice(&ALGORITHMS, "How the message is signed."))),
+                ("algorithm", text_condition(&choice(&ALGORITHMS, "How the message is signed."), false)),
                 ("token_age", json!({
                     "description": "How old the token may be: \"5m\", or { min = \"1m\", max = \"1h\" }.",
                     "anyOf": [
@@ -192,7 +202,8 @@ fn rule(rule: Value) -> Value {
         { "anyOf": [
             { "required": ["roles"], "properties": { "roles": some, "everyone": { "enum": [false] } } },
             { "required": ["agents"], "properties": { "agents": some, "everyone": { "enum": [false] } } },
-            { "required": ["everyone"], "properties": { "everyone": { "enum": [true] }, "roles": none, "agents": none } },
+            { "required": ["subjects"], "properties": { "subjects": some, "everyone": { "enum": [false] } } },
+            { "required": ["everyone"], "properties": { "everyone": { "enum": [true] }, "roles": none, "agents": none, "subjects": none } },
         ] },
         { "anyOf": [
             { "required": ["allow"], "properties": { "allow": some, "deny": none } },
@@ -214,6 +225,7 @@ fn param() -> Value {
         ("type", choice(&names, "The type; each has one spelling in JSON.")),
         ("optional", json!({ "type": "boolean", "description": "Whether a call may leave it out or send null." })),
         ("description", text("What it means.")),
+        ("audit", choice(&["clear", "hash", "drop"], "What the record keeps of its value.")),
         (
             "fields",
             json!({ "type": "array", "items": { "$ref": "#/definitions/param" }, "description": "The members of an object." }),
@@ -241,7 +253,7 @@ fn condition() -> Value {
             scalar(),
             filled(object([
                 ("is", scalar()), ("not", scalar()), ("in", list()), ("not_in", list()),
-                ("min", json!({ "type": "integer" })), ("max", json!({ "type": "integer" })),
+                ("min", json!({ "type": "number" })), ("max", json!({ "type": "number" })),
                 ("glob", text("`*` stands for any text.")), ("not_glob", text("`*` stands for any text.")),
                 ("same_as", text("Something else of the call: `agent`, `params.to`, `claims.tenant`.")),
                 ("present", json!({ "type": "boolean" })),
@@ -263,17 +275,20 @@ fn param_condition() -> Value {
     })
 }
 
-/// A condition on a text that every call has; `value` is what it can be.
-fn text_condition(value: &Value) -> Value {
+/// A condition on a text of the call itself, which only some calls have if it is `optional`; `value` is what it can be.
+fn text_condition(value: &Value, optional: bool) -> Value {
     let list = || json!({ "type": "array", "minItems": 1, "items": value });
-    json!({
-        "anyOf": [
-            value,
-            filled(object([
-                ("is", value.clone()), ("not", value.clone()), ("in", list()), ("not_in", list()),
-                ("glob", text("`*` stands for any text.")), ("not_glob", text("`*` stands for any text.")),
-                ("same_as", text("Something else of the call: `agent`, `params.to`, `claims.tenant`.")),
-            ])),
-        ],
-    })
+    let mut asked = object([
+        ("is", value.clone()),
+        ("not", value.clone()),
+        ("in", list()),
+        ("not_in", list()),
+        ("glob", text("`*` stands for any text.")),
+        ("not_glob", text("`*` stands for any text.")),
+        ("same_as", text("Something else of the call: `agent`, `params.to`, `claims.tenant`.")),
+    ]);
+    if let Some(keys) = asked.get_mut("properties").and_then(Value::as_object_mut).filter(|_| optional) {
+        keys.insert("present".to_owned(), json!({ "type": "boolean" }));
+    }
+    json!({ "anyOf": [value, filled(asked)] })
 }

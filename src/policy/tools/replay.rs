@@ -4,13 +4,14 @@
 use std::fmt;
 
 use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::auth::{Caller, ProofAlgorithm, TokenFacts};
+use crate::auth::{Caller, TokenFacts};
 use crate::policy::cedar::References;
-use crate::policy::engine::{Decision, DecisionRecord, PolicySet, Question, Reason, StreamRecord};
-use crate::policy::model::{Mode, Param, ParamType, Revision};
+use crate::policy::engine::{Decision, DecisionRecord, PolicySet, Question, Reason};
+use crate::policy::model::{Decimal, Mode, Param, ParamType, Revision};
+use crate::wire::ProofAlgorithm;
 
 /// Recorded decisions put to another policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,9 +64,6 @@ const LISTED: usize = 1_000;
 const LISTED_BYTES: usize = 4 << 20;
 
 impl Replay {
-    /// The longest line that is read, in bytes: no message is larger than 1 MiB, so no record of one is longer.
-    pub const MAX_LINE: usize = 1 << 20;
-
     /// Without any calls yet.
     #[must_use]
     pub fn new(set: &PolicySet) -> Self {
@@ -95,8 +93,10 @@ impl Replay {
         if text.trim_ascii().is_empty() {
             return;
         }
-        let record: DecisionRecord = match read(text) {
-            Ok(record) => record,
+        let record = match DecisionRecord::read(text) {
+            Ok(Some(record)) => record,
+            // It says something else: how a call ended, or how the record itself fared.
+            Ok(None) => return,
             Err(error) => {
                 self.totals.unreadable += 1;
                 if self.lists(self.totals.unreadable, error.len()) {
@@ -105,10 +105,6 @@ impl Replay {
                 return;
             }
         };
-        // Not a decision: it says how a call that was already decided went on.
-        if matches!(record.stream, Some(StreamRecord::Ended { .. })) {
-            return;
-        }
         self.calls += 1;
         let (now, why) = record.again(set);
         let is_unknown = why.is_some();
@@ -141,13 +137,6 @@ impl Replay {
     }
 }
 
-fn read(text: &[u8]) -> Result<DecisionRecord, String> {
-    if text.len() > Replay::MAX_LINE {
-        return Err(format!("longer than {} bytes", Replay::MAX_LINE));
-    }
-    serde_json::from_slice(text).map_err(|error| error.to_string())
-}
-
 impl DecisionRecord {
     /// What `set` decides about the recorded call, and, if that cannot be told, why: the record may lack something that the
     /// policy reads.
@@ -157,7 +146,7 @@ impl DecisionRecord {
         let why = lacks(set, self);
         let declared = set.methods().params(&self.method).unwrap_or_default();
         let params = self.params.as_ref().map(|params| spelled(params, declared));
-        let params: Option<Box<RawValue>> = params.as_ref().and_then(|params| to_raw_value(params).ok());
+        let params: Option<Box<RawValue>> = params.and_then(|params| RawValue::from_string(params).ok());
         let question =
             Question { caller: &caller, method: &self.method, params: params.as_deref(), now_ms: self.at_ms };
         let decision = match &self.fault {
@@ -219,6 +208,10 @@ fn lacks(set: &PolicySet, record: &DecisionRecord) -> Option<String> {
         return Some(format!("the policy asks for the claim `{}`, which was not recorded", claim.escape_debug()));
     }
     if set.looks_at_params(&record.method) {
+        if let Some(name) = record.hidden() {
+            let name = name.escape_debug();
+            return Some(format!("the policy asks for parameters, and the record does not show the value of `{name}`"));
+        }
         let now = set.methods().params(&record.method).unwrap_or_default();
         let before = record.declared.as_deref().unwrap_or_default();
         // The declarations determine what a fault is, what was recorded and how positions were read. A call without
@@ -232,16 +225,17 @@ fn lacks(set: &PolicySet, record: &DecisionRecord) -> Option<String> {
     None
 }
 
-/// The recorded parameters as a call would spell them. A number that is recorded as text is beyond what a number can hold
-/// here; no rule reads it, so any other will do.
-fn spelled(params: &Map<String, Value>, declared: &[Param]) -> Map<String, Value> {
+/// The recorded parameters as a call would spell them. A number that is recorded as text is one that would be another if it
+/// were recorded as a number.
+fn spelled(params: &Map<String, Value>, declared: &[Param]) -> String {
     let kind = |name: &String| declared.iter().find(|param| param.name() == name).map(Param::kind);
     let value = |name: &String, value: &Value| match (kind(name), value) {
-        (Some(ParamType::Number), Value::String(_)) => Value::from(0),
-        (Some(ParamType::Object(fields)), Value::Object(members)) => Value::Object(spelled(members, fields)),
-        _ => value.clone(),
+        (Some(ParamType::Number), Value::String(text)) if Decimal::parse(text).is_some() => text.clone(),
+        (Some(ParamType::Object(fields)), Value::Object(members)) => spelled(members, fields),
+        _ => value.to_string(),
     };
-    params.iter().map(|(name, member)| (name.clone(), value(name, member))).collect()
+    let members = params.iter().map(|(name, member)| format!("{}:{}", Value::from(name.as_str()), value(name, member)));
+    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
 impl fmt::Display for Replay {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::policy::engine::PolicySet;
 use crate::policy::language::CheckedPolicy;
-use crate::policy::model::{CallerMatch, Condition, ExprRef, Param, RoleSource, Rule, Types};
+use crate::policy::model::{CallerMatch, Condition, ExprRef, Param, PrincipalKind, RoleSource, Rule, Types};
 
 /// A rule that is not the same in two policies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -93,17 +93,26 @@ pub(crate) fn surroundings(old: &PolicySet, new: &PolicySet) -> Vec<String> {
         described.collect()
     });
     compare("what files grant to", &|policy| {
-        let granted = policy.granted.iter().filter(|(_, roles)| !roles.is_empty());
-        granted.map(|(name, roles)| (name.clone(), quoted(roles))).collect()
+        let granted = policy.granted.iter().filter(|(_, _, roles)| !roles.is_empty());
+        granted.map(|(kind, name, roles)| (called(kind, name), quoted(roles))).collect()
     });
-    let agents: BTreeSet<&String> = old.attributes.keys().chain(new.attributes.keys()).collect();
-    for agent in agents {
-        compare(&format!("of `{}` the attribute", agent.escape_debug()), &|policy| {
-            let values = policy.attributes.get(agent).into_iter().flatten();
+    let both = old.attributes.iter().chain(new.attributes.iter());
+    let principals: BTreeSet<(PrincipalKind, &str)> = both.map(|(kind, name, _)| (kind, name)).collect();
+    for (kind, name) in principals {
+        compare(&format!("of the {kind} `{}` the attribute", name.escape_debug()), &|policy| {
+            let values = policy.attributes.get(kind, name).into_iter().flatten();
             values.map(|(name, value)| (name.clone(), value.to_json().to_string())).collect()
         });
     }
     words
+}
+
+/// A principal as the key of a sentence. Agents and subjects of one name are different.
+fn called(kind: PrincipalKind, name: &str) -> String {
+    match kind {
+        PrincipalKind::Agent => name.to_owned(),
+        PrincipalKind::Subject => format!("subject {name}"),
+    }
 }
 
 fn quoted(names: &BTreeSet<String>) -> String {

@@ -7,9 +7,9 @@ use std::fmt;
 use serde::Serialize;
 
 use super::test_suite::{Case, TestSuite};
-use crate::policy::engine::{Decision, PolicySet, Question, Verdict};
+use crate::policy::engine::{Decision, PolicySet, Question, Reason, Verdict};
 use crate::policy::explain::{Explanation, Outcome, RuleExplanation};
-use crate::policy::model::{Effect, Finding, Mode, Revision, RuleId};
+use crate::policy::model::{Effect, Finding, Mode, Report, Revision, RuleId};
 
 /// The outcome of all cases.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,7 +22,7 @@ pub struct TestReport {
     pub failures: Vec<Failure>,
     /// Expectations that name a rule that does not exist.
     pub unknown_rules: Vec<String>,
-    /// Methods, roles and claims in the tables that the policy does not have.
+    /// Methods, roles and claims in the tables that the policy does not have, and cases about which no rule is asked.
     pub mistakes: Vec<Finding>,
     /// The rules that matched in some case.
     pub covered: usize,
@@ -55,6 +55,7 @@ impl TestReport {
     pub fn run(set: &PolicySet, expectations: &TestSuite) -> Self {
         let mut matched: BTreeSet<String> = BTreeSet::new();
         let mut failures = Vec::new();
+        let misspelled = Report::default();
         for case in &expectations.cases {
             let question = Question {
                 caller: &case.caller,
@@ -66,10 +67,18 @@ impl TestReport {
             let held = explanation.principals.iter().flat_map(|principal| &principal.rules);
             let held = held.filter(|rule| rule.outcome == Outcome::Held);
             matched.extend(held.map(|rule| rule.rule.name().to_owned()));
+            // No rule says anything about such a call, so the case would show nothing about the rules.
+            let reason = &explanation.decision.reason;
+            let is_misspelled = reason.is_about_params() || matches!(reason, Reason::ClaimType(_));
             if !as_expected(case, &explanation.decision) {
                 failures.push(failure(case, explanation));
+            } else if is_misspelled && case.reason.is_none() {
+                let help = format!("if that is what the case is about, write `reason = \"{}\"`", reason.label());
+                misspelled.error(&case.at, format!("no rule is asked, since {reason}"), help);
             }
         }
+        let mut mistakes = expectations.validate(set);
+        mistakes.extend(misspelled.into_errors().findings);
         let rules: Vec<&RuleId> = set.checked().rules.iter().map(|rule| &rule.id).collect();
         let named: BTreeSet<&str> = expectations.cases.iter().filter_map(|case| case.rule.as_deref()).collect();
         let unknown = named.into_iter().filter(|name| !rules.iter().any(|rule| rule.name() == *name));
@@ -79,7 +88,7 @@ impl TestReport {
             revision: set.revision().clone(),
             cases: expectations.cases.len(),
             failures,
-            mistakes: expectations.validate(set),
+            mistakes,
             unknown_rules: unknown.map(ToOwned::to_owned).collect(),
             covered: rules.len() - uncovered.len(),
             uncovered,

@@ -8,11 +8,15 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use toml::de::DeValue;
 
-use crate::auth::{Caller, ProofAlgorithm};
+use crate::auth::Caller;
 use crate::name::Name;
 use crate::policy::engine::{PolicySet, Reason, Verdict};
-use crate::policy::language::{Folder, Raw, Source, Table, listed, when};
-use crate::policy::model::{Finding, Located, Location, PolicyErrors, Report, hours, shown};
+use crate::policy::language::{Folder, Raw, Source, Table, impossible, impossible_name, listed, when};
+use crate::policy::model::{
+    Finding, Located, Location, PolicyErrors, PrincipalKind, Report, hours, is_same_number, shown,
+};
+use crate::policy::stack;
+use crate::wire::ProofAlgorithm;
 
 /// Expected decisions.
 #[derive(Debug, Clone, Default)]
@@ -51,9 +55,12 @@ impl TestSuite {
     pub fn load(dir: &Path) -> Result<Self, PolicyErrors> {
         let report = Report::default();
         let folder = Folder::read_tests(dir, &report);
-        let texts = folder.files.iter().map(|(name, content)| (name.as_str(), String::from_utf8_lossy(content)));
-        let texts: Vec<_> = texts.collect();
-        Self::read(texts.iter().map(|(name, text)| (*name, text.as_ref())), report)
+        let texts = folder.texts(&report);
+        stack::with_room(move || Self::read(texts, report)).unwrap_or_else(|error| {
+            let report = Report::default();
+            report.error(&Location::default(), format!("no thread to read the tables on: {error}"), "");
+            Err(report.into_errors())
+        })
     }
 
     /// Like [`TestSuite::load`], from texts by file name.
@@ -103,6 +110,7 @@ impl TestSuite {
         let mut suite = Self::default();
         for (file, text) in files {
             let source = Source::new(file, text, &report);
+            source.check_characters();
             let Some(document) = source.parse() else { continue };
             let mut root = Table::root(&source, document.get_ref());
             let mut callers = BTreeMap::new();
@@ -161,6 +169,21 @@ impl TestSuite {
                 return None;
             }
         };
+        if let Some(subject) = &subject {
+            if let Some((message, help)) = impossible_name(PrincipalKind::Subject, &subject.value) {
+                report.error(&subject.at, message, help);
+            } else if subject.value == agent.as_str() {
+                let help = "leave `on_behalf_of` out: the call is in the agent's own name";
+                report.error(&subject.at, "nobody acts on behalf of a namesake", help);
+            }
+        }
+        for (name, text) in [("key", &key), ("issuer", &issuer)] {
+            if let Some(text) = text
+                && let Some((message, help)) = impossible(name, &text.value)
+            {
+                report.error(&text.at, message, help);
+            }
+        }
         let mut caller = Caller::new(agent, roles.into_iter().map(|role| role.value));
         caller.delegated = subject.is_some();
         caller.subject = subject.map_or(caller.subject, |subject| subject.value);
@@ -281,7 +304,7 @@ fn week_time(text: &str) -> Option<u64> {
     Some(WEEK_MS + minutes * 60_000)
 }
 
-/// A TOML value as JSON; a date or time becomes its text. `None`, with an error, for a number that would become another.
+/// A TOML value as JSON. `None`, with an error, for a date or time, and for a number that would become another.
 fn json(raw: Raw<'_>) -> Option<Value> {
     if let Some(values) = raw.list() {
         let values: Vec<_> = values.into_iter().map(|value| json(value)).collect();
@@ -297,14 +320,19 @@ fn json(raw: Raw<'_>) -> Option<Value> {
         DeValue::Integer(_) => raw.integer().map(Value::from),
         // JSON has no infinity, which a number too large for a float becomes.
         DeValue::Float(number) => {
-            number.as_str().parse().ok().and_then(serde_json::Number::from_f64).map(Value::Number)
+            let found = number.as_str().parse().ok().and_then(serde_json::Number::from_f64);
+            found.filter(|found| is_same_number(&found.to_string(), number.as_str())).map(Value::Number)
         }
         DeValue::Boolean(value) => Some((*value).into()),
-        DeValue::Datetime(time) => Some(time.to_string().into()),
-        DeValue::Array(_) | DeValue::Table(_) => None,
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
     };
     if found.is_none() {
-        let (why, help) = if raw.shown().trim_start_matches(['+', '-']).starts_with(['i', 'n']) {
+        let (why, help) = if matches!(raw.value(), DeValue::Datetime(_)) {
+            (
+                "is a date or time, and JSON has none: no parameter or claim can be equal to it",
+                "write it as a text, in quotes",
+            )
+        } else if raw.shown().trim_start_matches(['+', '-']).starts_with(['i', 'n']) {
             ("is not a number in JSON", "write another")
         } else {
             let help = "in parameters, write it as JSON: `raw_params = '…'`";

@@ -13,7 +13,7 @@ use super::super::principal::{Principal, principals};
 use super::super::set::PolicySet;
 use crate::auth::Caller;
 use crate::name::{MethodName, Name};
-use crate::policy::model::OPEN_TO_ALL;
+use crate::policy::model::{OPEN_TO_ALL, PrincipalKind};
 use crate::policy::{Methods, Question, Reason};
 
 const BASE: &str = r#"
@@ -36,6 +36,10 @@ includes = ["r1"]
 roles = ["files"]
 [agent.alice]
 roles = ["r0"]
+[subject.alice]
+roles = ["r1"]
+[subject.a1]
+roles = ["r2"]
 "#;
 
 fn load(toml: &str, cedar: &str) -> PolicySet {
@@ -51,8 +55,8 @@ fn policies<'a>(set: &'a PolicySet, method: &str) -> &'a MethodPolicies {
 fn both_ways(set: &PolicySet, question: &Question<'_>) -> Vec<(Decision, Decision)> {
     let Some(policies) = set.policies_for(question.method) else { return Vec::new() };
     let (checked, facts) = (set.checked(), policies.facts(question));
-    let decide = |name: &str| {
-        let principal = Principal::of(question.caller, name, checked);
+    let decide = |kind| {
+        let principal = Principal::of(question.caller, kind, checked);
         (policies.decide(&facts, &principal), policies.decide_by(&policies.by_caller.all(), &facts, &principal))
     };
     principals(question.caller).map(decide).collect()
@@ -60,7 +64,7 @@ fn both_ways(set: &PolicySet, question: &Question<'_>) -> Vec<(Decision, Decisio
 
 /// How many policies are evaluated for a call of this caller.
 fn evaluated(set: &PolicySet, method: &str, caller: &Caller) -> usize {
-    let groups = policies(set, method).by_caller.of(&Principal::of(caller, caller.agent.as_str(), set.checked()));
+    let groups = policies(set, method).by_caller.of(&Principal::of(caller, PrincipalKind::Agent, set.checked()));
     groups.iter().map(|group| group.enforced.num_of_policies()).sum()
 }
 
@@ -72,6 +76,7 @@ fn caller(agent: &str, roles: &[&str]) -> Caller {
 fn any_policies() -> impl Strategy<Value = (String, String)> {
     let roles = || subsequence(vec!["r0", "r1", "r2", "r3", "files"], 0..3);
     let agents = || subsequence(vec!["a0", "a1", "alice", "a*", "*e"], 0..3);
+    let subjects = || subsequence(vec!["a1", "alice", "a*"], 0..2);
     let methods = || select(vec!["[\"m\"]", "[\"n\"]", "[\"m\", \"n\"]", "[\"*\"]"]);
     let condition = select(vec![
         "",
@@ -83,28 +88,39 @@ fn any_policies() -> impl Strategy<Value = (String, String)> {
     ]);
     let delegated = select(vec!["", "delegated = \"also\"\n", "delegated = \"only\"\n"]);
     let flags = (prop::bool::weighted(0.3), prop::bool::weighted(0.2), prop::bool::weighted(0.2));
-    let toml = prop::collection::vec((roles(), agents(), methods(), condition, delegated, flags), 0..9);
-    let whom = select(vec!["in Role::\"r0\"", "in Role::\"r1\"", "in Role::\"r3\"", "== Agent::\"a1\"", ""]);
+    let toml = prop::collection::vec((roles(), agents(), subjects(), methods(), condition, delegated, flags), 0..9);
+    let whom = select(vec![
+        "in Role::\"r0\"",
+        "in Role::\"r1\"",
+        "in Role::\"r3\"",
+        "== Agent::\"a1\"",
+        "== Subject::\"a1\"",
+        "",
+    ]);
     let condition =
         select(vec!["context.params.amount + 9223372036854775800 > 0", "context.now > datetime(\"2020-01-01\")"]);
     let cedar = prop::collection::vec((whom, select(vec!["m", "n", "*"]), condition), 0..3);
     (toml, cedar).prop_map(|(toml, cedar)| {
         let (mut text, mut policies) = (String::new(), String::new());
-        for (number, (roles, agents, methods, condition, delegated, (deny, shadow, everyone))) in
+        for (number, (roles, agents, subjects, methods, condition, delegated, (deny, shadow, everyone))) in
             toml.iter().enumerate()
         {
             let effect = if *deny { "deny" } else { "allow" };
-            let whom = if *everyone || (roles.is_empty() && agents.is_empty()) {
+            let delegated =
+                if subjects.is_empty() || !delegated.is_empty() { *delegated } else { "delegated = \"also\"\n" };
+            let whom = if *everyone || (roles.is_empty() && agents.is_empty() && subjects.is_empty()) {
                 "everyone = true".to_owned()
             } else {
-                format!("roles = {roles:?}\nagents = {agents:?}")
+                format!("roles = {roles:?}\nagents = {agents:?}\nsubjects = {subjects:?}")
             };
             let mode = if *shadow { "mode = \"shadow\"\n" } else { "" };
             writeln!(text, "[rule.t{number}]\n{whom}\n{effect} = {methods}\n{mode}{delegated}{condition}").unwrap();
         }
         for (number, (whom, method, condition)) in cedar.iter().enumerate() {
             let scope = format!("principal {whom}, action in Action::\"{method}\", resource");
-            writeln!(policies, "@id(\"c{number}\") permit({scope}) when {{ {condition} }};").unwrap();
+            // Only a delegated call has a subject.
+            let delegated = if whom.contains("Subject") { "@delegated(\"also\") " } else { "" };
+            writeln!(policies, "@id(\"c{number}\") {delegated}permit({scope}) when {{ {condition} }};").unwrap();
         }
         (text, policies)
     })
