@@ -2,7 +2,7 @@
 //! Never returns a result that the service did not sign for this very request.
 //!
 //! ```no_run
-//! use sealwire::client::{Client, Credentials};
+//! use sealwire::{Client, Credentials};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::connect(Credentials::load("planner.creds.json")?).await?;
@@ -22,16 +22,21 @@ mod exchange;
 mod incoming;
 mod known_service;
 mod link;
+mod meters;
 mod observe;
 mod pending;
 mod places;
+mod relay;
+mod relay_options;
+#[cfg(feature = "metrics")]
+mod report;
 mod request;
 mod sent;
+mod spans;
 mod stop_signal;
 mod stream;
 mod stream_options;
 mod token;
-mod trace;
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,24 +46,34 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+pub use crate::trace::TraceContext;
+#[cfg(feature = "service")]
+pub(crate) use answer::hint;
 pub use attachment::Attachment;
 pub use batch::{Batch, BatchAnswers, BatchCall};
 pub use catalogue::{Catalogue, MethodInfo, MethodResult};
 pub use credentials::{Credentials, CredentialsError, MemberFault};
 pub use error::{ClientError, ErrorKind, HintKind, InvalidRequest, ProtocolError, StreamLoss};
-pub use observe::{Ended, Observed, Observer, Said};
+pub use observe::{CallEnd, Observed, Observer, ReportedEvent};
+pub use relay::Relay;
+#[cfg(feature = "metrics")]
+pub use report::{measure, write};
 pub use request::RequestBuilder;
+#[cfg(feature = "service")]
+pub(crate) use request::decode;
 pub use sent::{MessageId, Receipt};
 pub use stream::{CallStream, Subscription};
 pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource, Tokens};
-pub use trace::TraceContext;
 
 use crate::clock::{Clock, SystemClock};
 use known_service::KnownServices;
 use link::Link;
+use meters::Meters;
 use pending::Pending;
 use places::StreamPlaces;
 use token::TokenCache;
+
+use crate::trace::{Tracer, Tracing};
 
 /// An agent's connection to the services of its environment. Cloning is cheap, and clones share everything.
 ///
@@ -72,6 +87,8 @@ struct Inner {
     credentials: Credentials,
     options: Options,
     link: Link,
+    meters: Meters,
+    tracing: Tracing,
     pending: Arc<Pending>,
     tokens: Arc<TokenCache>,
     services: KnownServices,
@@ -141,6 +158,11 @@ impl Client {
         let (frames_taken, frames_refused) = self.0.pending.frames();
         let (connected, disconnects) = (self.0.link.is_up(), self.0.link.lost());
         ClientStats { connected, pending, streams, frames_taken, frames_refused, unverifiable, late, disconnects }
+    }
+
+    /// Records the traces of calls from now on, as this says. Calls within a traced method need no tracer of their own.
+    pub fn trace(&self, tracer: &Tracer) {
+        self.0.tracing.switch_on(tracer);
     }
 
     /// Whether the connection is up, as far as is known: [`ClientStats::connected`] without counting the calls under way.
@@ -219,10 +241,12 @@ impl ClientBuilder {
         let Self { credentials, options } = self;
         let tokens = Arc::new(TokenCache::new(credentials.tokens()?, Arc::clone(&options.clock)));
         let pending = Arc::new(Pending::new(Arc::clone(&options.clock)));
-        let link = Link::open(&credentials, Arc::clone(&pending)).await?;
+        let link = Link::open(&credentials, &tokens, Arc::clone(&pending)).await?;
         Ok(Client(Arc::new(Inner {
             credentials,
             link,
+            meters: Meters::default(),
+            tracing: Tracing::default(),
             pending,
             tokens,
             services: KnownServices::default(),

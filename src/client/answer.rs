@@ -41,7 +41,7 @@ impl Answer {
 /// Whether a call that is refused with this error may have been accepted before. Other errors come from the method, or from bytes that are
 /// the same in each attempt.
 pub(super) fn is_refused_by_now(error: &RpcError) -> bool {
-    matches!(error.code(), code::PERMISSION_DENIED | code::METHOD_NOT_FOUND)
+    matches!(error.profile_code(), Some(code::PERMISSION_DENIED | code::METHOD_NOT_FOUND))
 }
 
 /// The outcome of a request whose last attempt was not executed.
@@ -50,7 +50,7 @@ pub(super) fn repeated(earlier: &Arc<ClientError>, last: ClientError) -> ClientE
 }
 
 /// Which of the fixed hints these bytes are, if any: they must match one byte for byte.
-pub(super) fn hint(payload: &[u8]) -> Option<HintKind> {
+pub(crate) fn hint(payload: &[u8]) -> Option<HintKind> {
     [
         (UnsignedHint::Unauthenticated, HintKind::Unauthenticated),
         (UnsignedHint::Overloaded, HintKind::Overloaded),

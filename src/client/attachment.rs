@@ -23,7 +23,8 @@ use crate::rpc::{Outcome, Params, RpcError, code};
 /// of that call, and to nobody else. Clones share them.
 ///
 /// ```no_run
-/// # use sealwire::client::{Attachment, Client};
+/// # use sealwire::call::Attachment;
+/// # use sealwire::Client;
 /// # async fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let report = Attachment::file("application/pdf", "report.pdf").await?;
 /// let pages: u64 = client.request("archive").attach(&report).call("archive/store", (&report,)).await?;
@@ -118,14 +119,15 @@ impl Attachment {
         let text = match self.source {
             Source::Bytes(bytes) => {
                 let (from, to) = (usize::try_from(offset), usize::try_from(offset + length));
-                let part = from.ok().zip(to.ok()).and_then(|(from, to)| bytes.get(from..to));
-                part.map(b64).ok_or_else(|| RpcError::internal("a part beyond the bytes"))?
+                from.ok().zip(to.ok()).and_then(|(from, to)| bytes.get(from..to)).map(b64)
             }
             Source::File(file) => {
                 let read = tokio::task::spawn_blocking(move || read(&file, offset, length)).await;
-                b64(read.map_err(RpcError::internal)?.map_err(RpcError::internal)?)
+                read.ok().and_then(Result::ok).map(b64)
             }
         };
+        // A file that was cut short, for example.
+        let text = text.ok_or_else(|| RpcError::invalid_params("Invalid params: this part cannot be read any more"))?;
         to_raw_value(&text).map_err(RpcError::internal)
     }
 }
@@ -139,19 +141,31 @@ fn read(file: &Mutex<File>, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Answers questions about attachments, and leaves all others to `on_ask`.
-pub(super) fn serving(attached: Vec<Attachment>, on_ask: Option<Asked>) -> Option<Asked> {
-    if attached.is_empty() {
-        return on_ask;
-    }
-    Some(Arc::new(move |request| {
+/// Answers questions about attachments, and leaves all others to `on_ask`. A call to which nothing is attached refuses them as well.
+pub(super) fn serving(attached: Vec<Attachment>, on_ask: Option<Asked>) -> Asked {
+    Arc::new(move |request| {
         if request.method != "rpc.attachment" {
             return match &on_ask {
                 Some(on_ask) => on_ask(request),
                 None => Box::pin(async { Err(RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found")) }),
             };
         }
-        let found = Params::decode::<Question>(request.params.as_ref()).and_then(|question| {
+        // A program may also give its attachments by itself.
+        if let (Some(on_ask), true) = (&on_ask, attached.is_empty()) {
+            let answering = on_ask(request);
+            return Box::pin(async move {
+                answering.await.map_err(|error| match error.code() {
+                    code::METHOD_NOT_FOUND => {
+                        RpcError::invalid_params("Invalid params: nothing is attached to the call")
+                    }
+                    _ => error,
+                })
+            });
+        }
+        let named = request.params.as_ref().filter(|params| params.is_named());
+        let by_name = || RpcError::invalid_params("Invalid params: `sha256`, `offset` and `length` are given by name");
+        let found = named.ok_or_else(by_name).and_then(|params| Params::decode::<Question>(Some(params)));
+        let found = found.and_then(|question| {
             let found = attached.iter().find(|attachment| attachment.sha256 == question.sha256).cloned();
             let unknown =
                 || RpcError::invalid_params("Invalid params: nothing with this digest is attached to the call");
@@ -161,7 +175,7 @@ pub(super) fn serving(attached: Vec<Attachment>, on_ask: Option<Asked>) -> Optio
             let (attachment, Question { offset, length, .. }) = found?;
             attachment.part(offset, length).await
         })
-    }))
+    })
 }
 
 /// As a parameter: the description, without the bytes.

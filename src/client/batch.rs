@@ -15,7 +15,7 @@ use crate::rpc::{Id, MAX_BATCH, Outcome, Request, Responses, RpcError};
 /// A batch being put together. Made by [`Client::batch`] and [`RequestBuilder::batch`].
 ///
 /// ```no_run
-/// # use sealwire::client::{Client, ClientError};
+/// # use sealwire::{Client, ClientError};
 /// # async fn example(client: Client) -> Result<(), ClientError> {
 /// let mut batch = client.batch("math");
 /// let sum = batch.call("math/add", (2, 3));
@@ -105,13 +105,13 @@ impl Batch {
         }
         let payload = Request::batch_to_bytes(&self.entries).filter(|_| self.entries.len() <= MAX_BATCH);
         let payload = payload.ok_or(InvalidRequest::BatchSize(self.entries.len()))?;
-        let outgoing = self.request.build(None, payload.into())?;
+        let mut outgoing = self.request.build(None, payload.into())?;
         let inner = &self.request.client.0;
         if self.calls == 0 {
-            inner.publish(&outgoing, true).await?;
+            inner.publish(&mut outgoing, true).await?;
             return Ok(BatchAnswers { outcomes: Vec::new(), earlier: None });
         }
-        BatchAnswers::pair(inner.request(&outgoing).await?, self.calls)
+        BatchAnswers::pair(inner.request(&mut outgoing).await?, self.calls)
     }
 
     fn push(&mut self, entry: Result<Request, InvalidRequest>) {

@@ -3,8 +3,8 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -41,26 +41,36 @@ impl Inner {
         let (service, call) = (&expected.service, &expected.expectation);
         let replica = replica.and_then(|replica| Name::new(replica).ok());
         let subject = service.endpoint.control_subject(self.credentials.agent(), replica.as_ref(), call.message_id());
-        let authorization = service.signer.sign_control(&SignedControl {
-            subject: &subject,
-            payload,
-            token: token.as_str(),
-            now_ms: service.now_ms(self.options.clock.now_ms()),
-            valid_s: self.options.valid_s,
-            call,
-            counter: expected.counter.fetch_add(1, Ordering::Relaxed) + 1,
-            op,
-        });
-        let headers = HeaderBlock::of(&[("Authorization", &authorization)]);
-        // Without a reply subject: anybody who may publish in an inbox could claim there that nobody listens.
-        match Link::publish(&bus, &subject, "", &headers, payload, deadline).await {
-            Ok(()) => {
-                expected.renew_token_s.store(token.renew_s(), Ordering::Relaxed);
-                Ok(())
+        let send_now = || {
+            // INVARIANT: numbered and handed to the connection under one lock: the service drops what comes with a lower number.
+            let mut counter = expected.counter.lock().unwrap_or_else(PoisonError::into_inner);
+            *counter += 1;
+            let authorization = service.signer.sign_control(&SignedControl {
+                subject: &subject,
+                payload,
+                token: token.as_str(),
+                now_ms: service.now_ms(self.options.clock.now_ms()),
+                valid_s: self.options.valid_s,
+                call,
+                counter: *counter,
+                op,
+            });
+            let headers = HeaderBlock::of(&[("Authorization", &authorization)]);
+            // Without a reply subject: anybody who may publish in an inbox could claim there that nobody listens.
+            Link::publish_now(&bus, &subject, "", &headers, payload)
+        };
+        loop {
+            match send_now() {
+                Ok(true) => break,
+                Ok(false) if Instant::now() < deadline => sleep(ROOM_AGAIN).await,
+                Err(NotPublished::TooLarge { .. }) => return Err(NotSent::TooLarge),
+                Ok(false) | Err(NotPublished::Disconnected | NotPublished::DeadlineExceeded) => {
+                    return Err(NotSent::Now);
+                }
             }
-            Err(NotPublished::TooLarge { .. }) => Err(NotSent::TooLarge),
-            Err(NotPublished::Disconnected | NotPublished::DeadlineExceeded) => Err(NotSent::Now),
         }
+        expected.renew_token_s.store(token.renew_s(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether there is a newer token than the one that the service was shown for this call, which ends with that token.
@@ -121,6 +131,9 @@ pub(super) async fn cancel(
 
 /// How long sending a control message may take.
 const SENT_WITHIN: Duration = Duration::from_secs(2);
+
+/// The pause before trying again where the connection has no room.
+const ROOM_AGAIN: Duration = Duration::from_millis(50);
 
 /// The pause before a cancellation is repeated; doubled each time.
 const CANCEL_AGAIN: Duration = Duration::from_millis(250);

@@ -21,9 +21,9 @@ use crate::wire::{AgentKey, Endpoint, EndpointError, KeyError, ServicePublicKey}
 /// Usually read from a file, whose format is in SPEC.md; a program can also build them:
 ///
 /// ```
-/// use sealwire::auth::ProofAlgorithm;
-/// use sealwire::client::Credentials;
-/// use sealwire::wire::AgentKey;
+/// use sealwire::configure::ProofAlgorithm;
+/// use sealwire::Credentials;
+/// use sealwire::configure::AgentKey;
 /// use sealwire::{BusConfig, Name};
 ///
 /// let key = AgentKey::generate("planner.k1", ProofAlgorithm::Hs256)?;
@@ -42,6 +42,7 @@ pub struct Credentials {
     prefix: String,
     inbox_prefix: String,
     service_keys: BTreeMap<Name, Vec<ServicePublicKey>>,
+    method_subjects: bool,
     /// The folder that relative file names start from.
     folder: PathBuf,
 }
@@ -142,6 +143,7 @@ impl Credentials {
             prefix: Endpoint::PREFIX.to_owned(),
             inbox_prefix: Endpoint::INBOX_PREFIX.to_owned(),
             service_keys: BTreeMap::new(),
+            method_subjects: false,
             folder: PathBuf::new(),
         }
     }
@@ -193,6 +195,19 @@ impl Credentials {
     pub fn service_keys(mut self, service: Name, keys: Vec<ServicePublicKey>) -> Self {
         self.service_keys.insert(service, keys);
         self
+    }
+
+    /// Whether each single call and notification goes to the subject of its method, for brokers that permit single methods
+    /// (`sealwire policy compile`). A batch has no method, and always goes to the agent's plain subject.
+    #[must_use]
+    pub fn method_subjects(mut self, wanted: bool) -> Self {
+        self.method_subjects = wanted;
+        self
+    }
+
+    /// See [`Credentials::method_subjects`].
+    pub(super) fn has_method_subjects(&self) -> bool {
+        self.method_subjects
     }
 
     /// Replaces the addresses of the broker.

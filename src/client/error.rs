@@ -135,7 +135,7 @@ pub enum ClientError {
         /// What serde says.
         cause: serde_json::Error,
     },
-    /// As many streams were open as a client, or one [share](super::RequestBuilder::share) of it, may have. Nothing was sent.
+    /// As many streams were open as a client, or one share of it, may have. Nothing was sent.
     #[error("{limit} streams are open already: drop some of them, or use another client")]
     TooManyStreams {
         /// The limit, or how many streams its share has.
@@ -265,6 +265,65 @@ pub enum ErrorKind {
     /// See [`ClientError::Closed`].
     Closed,
 }
+
+impl ErrorKind {
+    /// A word for it, for metrics and traces.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Credentials => "credentials",
+            Self::Connect => "connect",
+            Self::Invalid => "invalid",
+            Self::Token => "token",
+            Self::Busy => "busy",
+            Self::Disconnected => "disconnected",
+            Self::TooLarge => "too_large",
+            Self::Forbidden => "forbidden",
+            Self::NoResponders => "no_responders",
+            Self::Hint => "hint",
+            Self::Timeout => "timeout",
+            Self::ConnectionLost => "connection_lost",
+            Self::Unverifiable => "unverifiable",
+            Self::Protocol => "protocol",
+            Self::Remote => "remote",
+            Self::Clock => "clock",
+            Self::Decode => "decode",
+            Self::StreamLost => "stream_lost",
+            Self::ResultTooLarge => "result_too_large",
+            Self::Ended => "ended",
+            Self::Cancelled => "cancelled",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// All of them, for tables that must not miss one.
+    pub const ALL: [Self; 22] = [
+        Self::Credentials,
+        Self::Connect,
+        Self::Invalid,
+        Self::Token,
+        Self::Busy,
+        Self::Disconnected,
+        Self::TooLarge,
+        Self::Forbidden,
+        Self::NoResponders,
+        Self::Hint,
+        Self::Timeout,
+        Self::ConnectionLost,
+        Self::Unverifiable,
+        Self::Protocol,
+        Self::Remote,
+        Self::Clock,
+        Self::Decode,
+        Self::StreamLost,
+        Self::ResultTooLarge,
+        Self::Ended,
+        Self::Cancelled,
+        Self::Closed,
+    ];
+}
+
+// Does not compile if a kind is missing above.
+const _: () = assert!(ErrorKind::ALL.len() == ErrorKind::Closed as usize + 1, "`Closed` is the last kind");
 
 impl ClientError {
     /// Which kind of error this is.
@@ -465,12 +524,14 @@ pub enum ProtocolError {
 
 /// Whether the call may have run although the service signed this error.
 pub(super) fn leaves_open(error: &RpcError) -> bool {
-    match error.code() {
+    // The application has answered: what became of the call is known, whatever its code.
+    let Some(code) = error.profile_code() else { return false };
+    match code {
         // These concern one delivery: another copy of the message may have run, or may yet.
         code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED => true,
         // The method may have been cut off anywhere. The last is signed only for a call under way.
         code::TIMEOUT | code::CANCELLED | code::UNAUTHENTICATED => true,
-        // SPEC.md §14: without it, the call was denied before it began.
+        // SPEC.md §14.2: without it, the call was denied before it began.
         code::PERMISSION_DENIED => says(error, "outcome").as_deref() == Some("unknown"),
         // These two concern what was sent, or a call that ran.
         code::CONFLICT => !matches!(says(error, "idempotency").as_deref(), Some("other_params" | "not_kept")),
@@ -539,6 +600,12 @@ mod tests {
             for error in errors {
                 assert_eq!(error.is_outcome_unknown(), is_unknown, "{error:?}");
             }
+        }
+        // An application that uses our numbers has answered.
+        for code in -32768..=-32000 {
+            let error = RpcError::application(code, "m").with_data(&serde_json::json!({ "outcome": "unknown" }));
+            assert!(error.is_application() && error.profile_code().is_none(), "{code}");
+            assert!(!ClientError::Remote(error).is_outcome_unknown(), "{code}");
         }
     }
 }

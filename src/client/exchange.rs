@@ -2,8 +2,8 @@
 //! Never signs before the connection is up, and never repeats what was not marked as repeatable.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,11 +20,12 @@ use super::link::{Link, NotPublished};
 use super::observe::{Observation, Observer};
 use super::pending::{Expected, StreamWaiter, Waiter};
 use super::sent::{MessageId, Receipt};
+use super::spans::MessageSpans;
 use super::stop_signal::Stoppable;
 use super::token::{CachedToken, TokenCache};
-use super::trace::TraceContext;
 use crate::nats::Session;
 use crate::rpc::{Response, Responses, RpcError, code};
+use crate::trace::TraceContext;
 use crate::wire::{Expectation, HeaderBlock, Nonce, Signed, SignedRequest};
 
 /// A message that is ready to be signed.
@@ -51,6 +52,10 @@ pub(super) struct OutgoingMessage {
     pub(super) observer: Option<Arc<dyn Observer>>,
     /// The trace that it belongs to.
     pub(super) trace: TraceContext,
+    /// Its spans, until it is over.
+    pub(super) spans: Option<Box<MessageSpans>>,
+    /// What the caller can do beyond receiving a result.
+    pub(super) capabilities: Option<Arc<str>>,
     /// The tokens that it is sent with.
     pub(super) tokens: Arc<TokenCache>,
 }
@@ -59,7 +64,7 @@ impl Inner {
     /// Sends a message and waits for its answer, and repeats it where that is allowed.
     ///
     /// Cancel safety: the message may have been sent; if so, the service is told that nobody waits any more.
-    pub(super) async fn request(self: &Arc<Self>, outgoing: &OutgoingMessage) -> Result<Answer, ClientError> {
+    pub(super) async fn request(self: &Arc<Self>, outgoing: &mut OutgoingMessage) -> Result<Answer, ClientError> {
         let started = Instant::now();
         let mut attempts = 0;
         let deadline = started + outgoing.deadline;
@@ -71,6 +76,11 @@ impl Inner {
             None => request.await,
         };
         observation.answered(&outcome);
+        if let Some(spans) = outgoing.spans.take() {
+            spans.answered(&outcome);
+        }
+        let service = outgoing.service.endpoint.service().as_str();
+        self.meters.ended(service, &outcome, started.elapsed(), outgoing.trace.id());
         // Logs neither parameters nor results, and of errors only their kind.
         let error = outcome.as_ref().err().map(ClientError::kind);
         let audience = outgoing.service.endpoint.audience();
@@ -167,10 +177,13 @@ impl Inner {
     /// nevertheless, on which nobody waits: a batch needs one even if it contains no calls.
     ///
     /// Cancel safety: a dropped future leaves nothing behind; the message may have been sent.
-    pub(super) async fn publish(&self, outgoing: &OutgoingMessage, reply: bool) -> Result<(), ClientError> {
+    pub(super) async fn publish(&self, outgoing: &mut OutgoingMessage, reply: bool) -> Result<(), ClientError> {
         let observation = outgoing.observed();
         let outcome = self.publish_until(outgoing, reply).await;
         observation.sent(&outcome);
+        if let Some(spans) = outgoing.spans.take() {
+            spans.sent(&outcome);
+        }
         outcome
     }
 
@@ -262,7 +275,8 @@ impl Inner {
             timeout_ms: Some(u64::try_from(left).unwrap_or(u64::MAX)),
             idempotency_key: outgoing.idempotency_key.as_deref(),
             window: outgoing.window,
-            traceparent: outgoing.trace.parent.as_deref(),
+            traceparent: outgoing.trace.parent(),
+            capabilities: outgoing.capabilities.as_deref(),
         };
         let signed = outgoing.service.signer.sign_with(&request, nonce, token.digest());
         if let Some(id) = &outgoing.id {
@@ -334,7 +348,7 @@ impl OutgoingMessage {
             sent_s: own_ms / 1000,
             repeatable: self.idempotent,
             cancels: !self.detached,
-            counter: AtomicU64::new(0),
+            counter: Mutex::default(),
             receipt: self.receipt.clone(),
             tokens: Arc::clone(&self.tokens),
             renew_token_s: AtomicU64::new(token.renew_s()),
@@ -448,12 +462,13 @@ fn retry_delay(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
             | ClientError::Hint { hint: HintKind::Unauthenticated | HintKind::Overloaded },
         ) => Some(Duration::ZERO),
         Ok(Answer { responses: Ok(Responses::Single(response)), .. }) => match &response.outcome {
-            Err(error) if matches!(error.code(), code::STALE | code::QUOTA_EXCEEDED | code::OVERLOADED) => {
-                Some(retry_after(error))
-            }
-            // The call with the same idempotency key is still running. The other conflicts would be the same next time.
-            Err(error) if error.code() == code::CONFLICT && !retry_after(error).is_zero() => Some(retry_after(error)),
-            _ => None,
+            Err(error) => match error.profile_code() {
+                Some(code::STALE | code::QUOTA_EXCEEDED | code::OVERLOADED) => Some(retry_after(error)),
+                // The call with the same idempotency key is still running. The other conflicts would be the same next time.
+                Some(code::CONFLICT) => Some(retry_after(error)).filter(|pause| !pause.is_zero()),
+                _ => None,
+            },
+            Ok(_) => None,
         },
         _ => None,
     }
@@ -501,7 +516,7 @@ mod tests {
         assert!(some.len() > 1, "callers that failed together come back at different times");
     }
 
-    /// SPEC.md §9, SPEC.md §14.
+    /// SPEC.md §9.1, SPEC.md §14.
     #[test]
     fn only_refusals_of_a_delivery_are_worth_another() {
         let hint = |hint| Err(ClientError::Hint { hint });
@@ -524,6 +539,10 @@ mod tests {
             assert_eq!(retry_delay(&error(code, "")), None, "{code}");
         }
         assert_eq!(retry_delay(&answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)), None);
+        // An application that uses the same numbers has answered, whatever its data says.
+        for code in -32018..=-32001 {
+            assert_eq!(retry_delay(&own(code)), None, "{code}");
+        }
     }
 
     /// docs/reliability.md.
@@ -542,7 +561,7 @@ mod tests {
         assert!(next_pause(&nobody, MAX_ATTEMPTS, deadline).is_none());
     }
 
-    /// SPEC.md §9.
+    /// SPEC.md §9.2.
     #[test]
     fn what_refuses_a_repetition_says_nothing_of_an_attempt_that_may_have_run() {
         let gone = || Err(ClientError::Disconnected { waited: Duration::ZERO, cause: None });
@@ -567,6 +586,9 @@ mod tests {
         assert!(answered.whole().unwrap_err().is_outcome_unknown());
         assert!(after(Vec::new(), answer(batch)).unwrap().whole().is_ok());
         // An outcome of the method itself stands.
+        for code in (-32018..=-32000).chain([-32768, -32700, -32603, -32602, -32601, -32600, -32100]) {
+            assert!(after(lost(), own(code)).is_ok(), "{code}");
+        }
         for last in [error(7, ""), error(-32602, ""), answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)] {
             assert!(after(lost(), last).is_ok());
         }
@@ -581,6 +603,14 @@ mod tests {
         let payload = Bytes::copy_from_slice(text.as_bytes());
         let responses = Responses::parse(&payload, &crate::rpc::Limits::default()).map_err(Into::into);
         Ok(Answer::new(responses, payload))
+    }
+
+    /// An application's own error.
+    fn own(code: i32) -> Result<Answer, ClientError> {
+        let data = r#""data":{"retry_after_ms":1,"idempotency":"running","outcome":"unknown"}"#;
+        answer(&format!(
+            r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"m",{data}}},"application_error":true,"id":1}}"#
+        ))
     }
 
     fn error(code: i32, data: &str) -> Result<Answer, ClientError> {

@@ -110,7 +110,7 @@ mod tests {
         KnownService::new(&credentials(key), Name::new("desk").unwrap(), 30).unwrap()
     }
 
-    /// SPEC.md §8.
+    /// SPEC.md §8.1.
     #[test]
     fn an_answer_moves_the_clock_by_what_it_shows_and_no_more() {
         // The offset before; `iat`; when it was sent and answered by our clock; the offset after.
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// SPEC.md §8.
+    /// SPEC.md §8.1.
     #[test]
     fn a_difference_of_more_than_the_window_is_returned_and_not_believed() {
         for (iat, off) in [(NOW + 31, 31), (NOW - 31, -31), (0, -1_790_000_000), (NOW + 9_999, 9_999)] {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     /// No service has a shorter window, so a caller whose messages live for less may still be off by as much.
-    /// SPEC.md §8.
+    /// SPEC.md §8.1.
     #[test]
     fn short_lives_of_messages_do_not_narrow_what_is_believed() {
         let credentials = credentials(AgentKey::hmac("ann.k1", &[1; 32]).unwrap());
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// SPEC.md §8.
+    /// SPEC.md §8.1.
     #[test]
     fn what_one_service_says_of_the_time_is_believed_of_it_alone() {
         let (services, credentials) =

@@ -11,10 +11,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::credentials::Credentials;
 use super::error::ClientError;
 use super::pending::Pending;
+use super::token::TokenCache;
 
 use crate::log_limiter::LogLimiter;
 use crate::nats::BusError;
-use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, PublishError, Session, Subject};
+use crate::nats::{
+    Connection, Event, Handler, LoginTokens, Message, OpenError, Options, PublishError, Session, Subject,
+};
 use crate::wire::{HeaderBlock, Nonce};
 
 /// The connection, and the handler of its events.
@@ -69,7 +72,11 @@ impl From<PublishError> for NotPublished {
 
 impl Link {
     /// Connects once and subscribes to the inbox.
-    pub(super) async fn open(credentials: &Credentials, pending: Arc<Pending>) -> Result<Self, ClientError> {
+    pub(super) async fn open(
+        credentials: &Credentials,
+        tokens: &Arc<TokenCache>,
+        pending: Arc<Pending>,
+    ) -> Result<Self, ClientError> {
         let inbox = format!("{}.{}.", credentials.inbox(), Nonce::random().to_text());
         let events = Arc::new(ConnectionEvents {
             pending,
@@ -81,9 +88,10 @@ impl Link {
             inbox,
         });
         let name = format!("sealwire agent {}", credentials.agent());
-        let inbox = Subject { subject: format!("{}*", events.inbox), queue: None, a_second: None };
+        let inbox = Subject { subject: format!("{}*", events.inbox), queue: None, max_per_second: None };
         // If the inbox is forbidden, notifications still work.
-        let options = Options { required: false, ..Options::new(&name, vec![inbox]) };
+        let tokens = Some(Arc::clone(tokens) as Arc<dyn LoginTokens>);
+        let options = Options { required: false, tokens, ..Options::new(&name, vec![inbox]) };
         let handler: Arc<dyn Handler> = events.clone();
         match Connection::open(&credentials.bus(), options, handler).await {
             Ok(bus) => Ok(Self { bus, events }),
@@ -237,6 +245,11 @@ impl Handler for ConnectionEvents {
             }
             // The inbox has no such bound.
             Event::Flooded(_) => {}
+            Event::LoginEnds(reason) => {
+                if self.other.check().is_some() {
+                    tracing::warn!(target: "sealwire::client", reason, "the broker login ends soon");
+                }
+            }
             Event::Error(error) => {
                 if self.other.check().is_some() {
                     tracing::warn!(target: "sealwire::client", error, "the broker reports an error");

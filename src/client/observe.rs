@@ -9,7 +9,7 @@ use super::answer::{Answer, is_refused_by_now};
 use super::error::{ClientError, leaves_open};
 use crate::rpc::{Body, Limits, Response, Responses, RpcError};
 
-/// An observer of requests, given to [`RequestBuilder::observer`](super::RequestBuilder::observer). It must not block.
+/// An observer of requests, given to [`Relay::observer`](super::Relay::observer). It must not block.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// These methods of a service are about to be called or notified, in one message. There is exactly one, except in a batch or a message
     /// that was made elsewhere. `is_stream`: the result may come in parts.
@@ -21,17 +21,17 @@ pub trait Observed: Send {
     /// A part of a stream was taken, which `replica` sent.
     fn part(&mut self, replica: Option<&str>);
     /// The request has ended. `replica` answered it, if frames have said so.
-    fn ended(&mut self, ended: &Ended<'_>, replica: Option<&str>);
+    fn ended(&mut self, ended: &CallEnd<'_>, replica: Option<&str>);
 }
 
 /// The outcome of a request.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Ended<'a> {
+pub enum CallEnd<'a> {
     /// It expects no answer, and the broker has it.
     Sent,
     /// The service signed an answer: what each response in it says.
-    Answered(&'a [Said]),
+    Answered(&'a [ReportedEvent]),
     /// The service signed an answer that is not JSON-RPC.
     Unreadable,
     /// There is no answer.
@@ -40,18 +40,24 @@ pub enum Ended<'a> {
 
 /// What a response says about its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum ReportedEvent {
     /// It has a result.
     Result,
     /// It failed, or was refused, with this code: what became of it is known.
     Error(i32),
+    /// It failed with this code of the application, which only looks like one of SPEC.md §14.
+    Application(i32),
     /// The same, but it may have run: see [`ClientError::is_outcome_unknown`].
     Unknown(i32),
 }
 
-impl Said {
+impl ReportedEvent {
     fn of(error: &RpcError) -> Self {
-        if leaves_open(error) { Self::Unknown(error.code()) } else { Self::Error(error.code()) }
+        match error.profile_code() {
+            Some(code) if leaves_open(error) => Self::Unknown(code),
+            None if error.is_marked() => Self::Application(error.code()),
+            _ => Self::Error(error.code()),
+        }
     }
 
     /// `has_earlier`: an earlier attempt may have run.
@@ -98,14 +104,15 @@ impl Observation {
         let Some(mut observed) = self.0.take() else { return };
         match outcome {
             Ok(Answer { responses: Ok(Responses::Single(response)), .. }) => {
-                observed.ended(&Ended::Answered(&[Said::by(response, false)]), None);
+                observed.ended(&CallEnd::Answered(&[ReportedEvent::by(response, false)]), None);
             }
             Ok(Answer { responses: Ok(Responses::Batch(responses)), earlier, .. }) => {
-                let said: Vec<_> = responses.iter().map(|response| Said::by(response, earlier.is_some())).collect();
-                observed.ended(&Ended::Answered(&said), None);
+                let said: Vec<_> =
+                    responses.iter().map(|response| ReportedEvent::by(response, earlier.is_some())).collect();
+                observed.ended(&CallEnd::Answered(&said), None);
             }
-            Ok(Answer { responses: Err(_), .. }) => observed.ended(&Ended::Unreadable, None),
-            Err(error) => observed.ended(&Ended::Failed(error), None),
+            Ok(Answer { responses: Err(_), .. }) => observed.ended(&CallEnd::Unreadable, None),
+            Err(error) => observed.ended(&CallEnd::Failed(error), None),
         }
     }
 
@@ -114,11 +121,11 @@ impl Observation {
         let Some(mut observed) = self.0.take() else { return };
         let replica = replica();
         let ended = match outcome {
-            Ok(_) => Ended::Answered(&[Said::Result]),
+            Ok(_) => CallEnd::Answered(&[ReportedEvent::Result]),
             Err(ClientError::Remote(error)) => {
-                return observed.ended(&Ended::Answered(&[Said::of(error)]), replica.as_deref());
+                return observed.ended(&CallEnd::Answered(&[ReportedEvent::of(error)]), replica.as_deref());
             }
-            Err(error) => Ended::Failed(error),
+            Err(error) => CallEnd::Failed(error),
         };
         observed.ended(&ended, replica.as_deref());
     }
@@ -126,7 +133,7 @@ impl Observation {
     /// A message was sent that expects no answer, or could not be sent.
     pub(super) fn sent(mut self, outcome: &Result<(), ClientError>) {
         if let Some(mut observed) = self.0.take() {
-            observed.ended(&outcome.as_ref().map_or_else(Ended::Failed, |()| Ended::Sent), None);
+            observed.ended(&outcome.as_ref().map_or_else(CallEnd::Failed, |()| CallEnd::Sent), None);
         }
     }
 }

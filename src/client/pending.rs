@@ -56,8 +56,8 @@ pub(super) struct Expected {
     pub(super) repeatable: bool,
     /// Whether the service is told when nobody waits any more.
     pub(super) cancels: bool,
-    /// The counter of the last control message.
-    pub(super) counter: AtomicU64,
+    /// The counter of the last control message. Held while one is handed to the connection, so that they leave in its order.
+    pub(super) counter: Mutex<u64>,
     /// Where the proof of its answer is noted, if anywhere.
     pub(super) receipt: Option<Receipt>,
     /// The tokens that it is controlled with.
@@ -281,14 +281,14 @@ impl Pending {
         let refused = match &responses {
             Ok(Responses::Single(response)) => response.outcome.as_ref().err().filter(|error| {
                 // These say that this copy was not executed. The answer to another copy may still be under way.
-                matches!(error.code(), code::STALE | code::REPLAYED)
+                matches!(error.profile_code(), Some(code::STALE | code::REPLAYED))
             }),
             _ => None,
         };
         let Some(error) = refused else {
             return Answered::End(Ok(Answer::new(responses, payload)));
         };
-        let is_stale = error.code() == code::STALE;
+        let is_stale = error.profile_code() == Some(code::STALE);
         let refused = match off.filter(|_| is_stale) {
             Some(offset_s) => Err(ClientError::Clock { offset_s, error: error.clone() }),
             None => Ok(Answer::new(responses, payload)),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep};
 
@@ -16,14 +16,13 @@ use super::answer::Answer;
 use super::attachment::Attachment;
 use super::error::{ClientError, InvalidRequest, ProtocolError};
 use super::exchange::OutgoingMessage;
-use super::observe::Observer;
-use super::sent::{MessageId, Receipt};
+use super::relay_options::RelayOptions;
+use super::spans::{Called, MessageSpans};
 use super::stop_signal::{StopSignal, Stoppable};
 use super::stream_options::{StreamOptions, asked};
-use super::token::Tokens;
-use super::trace::TraceContext;
 use crate::name::MethodName;
 use crate::rpc::{Id, Outcome, Request, Responses, RpcError};
+use crate::trace::Trace;
 use crate::wire::is_idempotency_key;
 
 impl Client {
@@ -84,7 +83,7 @@ impl Client {
 /// A request to one service, with options. Made by [`Client::request`].
 ///
 /// ```no_run
-/// # use sealwire::client::{Client, ClientError};
+/// # use sealwire::{Client, ClientError};
 /// # use std::time::Duration;
 /// # async fn example(client: Client) -> Result<(), ClientError> {
 /// let sum: f64 = client
@@ -106,18 +105,15 @@ pub struct RequestBuilder {
     idempotent: bool,
     key: Option<String>,
     subject: Subject,
-    pub(super) id: Option<MessageId>,
     detached: bool,
     stop: Option<StopSignal>,
     pub(super) stream: StreamOptions,
-    tokens: Option<Tokens>,
-    receipt: Option<Receipt>,
-    pub(super) observer: Option<Arc<dyn Observer>>,
-    trace: TraceContext,
-    /// The principal whose stream it is, among those of the client.
-    pub(super) share: Option<Arc<str>>,
+    pub(super) relay: RelayOptions,
+    capabilities: Option<Arc<str>>,
     /// What the method may fetch.
     pub(super) attached: Vec<Attachment>,
+    /// What the call continues; empty for what surrounds it.
+    within: Trace,
 }
 
 /// Which of the service's subjects a message goes to.
@@ -142,16 +138,13 @@ impl RequestBuilder {
             idempotent: false,
             key: None,
             subject: Subject::Agent,
-            id: None,
             detached: false,
             stop: None,
             stream: StreamOptions::default(),
-            tokens: None,
-            receipt: None,
-            observer: None,
-            trace: TraceContext::default(),
-            share: None,
+            relay: RelayOptions::default(),
+            capabilities: None,
             attached: Vec::new(),
+            within: Trace::default(),
         }
     }
 
@@ -182,42 +175,11 @@ impl RequestBuilder {
         self
     }
 
-    /// Notes the id of each message that is sent, for looking it up in the service's log: a denial does not say why.
-    pub fn note_id(mut self, id: &MessageId) -> Self {
-        self.id = Some(id.clone());
-        self
-    }
-
-    /// Makes the request with these tokens instead of the agent's own: for an agent that acts on behalf of others, each of whom has a token
-    /// that names the agent as its actor. Whatever follows from the request, such as cancelling it, uses them, too.
-    pub fn tokens(mut self, tokens: &Tokens) -> Self {
-        self.tokens = Some(tokens.clone());
-        self
-    }
-
-    /// Names the principal for whom this client makes the request. Streams of one principal leave room for others among the client's 256:
-    /// it gets another one only while it has fewer than are free, otherwise [`ClientError::TooManyStreams`]. Without a name there is no
-    /// share.
-    pub fn share(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.share = Some(name.into());
-        self
-    }
-
-    /// Makes the call part of somebody else's trace. No service bases a decision on it.
-    pub fn trace(mut self, context: &TraceContext) -> Self {
-        self.trace = context.clone();
-        self
-    }
-
-    /// Notes the proofs of the request and of its answer; for a stream, that of the frame which ends it.
-    pub fn note_receipt(mut self, receipt: &Receipt) -> Self {
-        self.receipt = Some(receipt.clone());
-        self
-    }
-
-    /// Tells `observer` about each message of this request, and its outcome.
-    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.observer = Some(observer);
+    /// Says what the caller can do beyond receiving a result, such as answer a question of this name: 1 to 16 names of 1 to 64 bytes of
+    /// `[A-Za-z0-9._:/-]`. Other names are left out, with all of them. The method may adapt its answer, and decides nothing by it.
+    pub fn capable_of<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
+        let names = names.into_iter().collect::<Vec<_>>().join(" ");
+        self.capabilities = (!names.is_empty()).then(|| names.into());
         self
     }
 
@@ -288,6 +250,19 @@ impl RequestBuilder {
         self
     }
 
+    /// Makes the call part of a trace: that of a method, from `Ctx::trace`, for a task that the method has spawned. Within the method's own
+    /// future, calls are part of it anyway.
+    pub fn in_trace(mut self, trace: &Trace) -> Self {
+        self.within = trace.clone();
+        self
+    }
+
+    /// The same request, made for somebody else.
+    pub(super) fn relayed(mut self) -> Self {
+        self.relay.is_relayed = true;
+        self
+    }
+
     /// Publishes on the method's own subject (`rpc.v1.math.planner.math.add`), for brokers that permit single methods.
     pub fn on_method_subject(mut self) -> Self {
         self.subject = Subject::OfMethod;
@@ -319,8 +294,8 @@ impl RequestBuilder {
         let id = Id::from(self.client.next_id());
         let request = request(method, &params, Some(id.clone()))?;
         drop(params);
-        let (client, outgoing) = self.into_message(Some(method), request.to_bytes().into())?;
-        let answer = client.0.request(&outgoing).await?;
+        let (client, mut outgoing) = self.into_message(Some(method), request.to_bytes().into())?;
+        let answer = client.0.request(&mut outgoing).await?;
         decode(&single(answer, &id)?.map_err(ClientError::Remote)?)
     }
 
@@ -333,8 +308,8 @@ impl RequestBuilder {
     pub async fn notify(self, method: &str, params: impl Serialize) -> Result<(), ClientError> {
         let request = request(method, &params, None)?;
         drop(params);
-        let (client, outgoing) = self.into_message(Some(method), request.to_bytes().into())?;
-        client.0.publish(&outgoing, false).await
+        let (client, mut outgoing) = self.into_message(Some(method), request.to_bytes().into())?;
+        client.0.publish(&mut outgoing, false).await
     }
 
     /// Signs these bytes as they are, sends them, and returns the text of the verified answer: it may be an error, and
@@ -346,29 +321,10 @@ impl RequestBuilder {
     ///
     /// Cancel safety: as for [`RequestBuilder::call`].
     pub async fn send_raw(self, payload: impl Into<Bytes>) -> Result<String, ClientError> {
-        let (client, outgoing) = self.into_message(None, payload.into())?;
-        let answer = client.0.request(&outgoing).await?.whole()?;
+        let (client, mut outgoing) = self.into_message(None, payload.into())?;
+        let answer = client.0.request(&mut outgoing).await?.whole()?;
         let flaw = |_| ClientError::Protocol(ProtocolError::Response(crate::rpc::Flaw::NotUtf8.into()));
         String::from_utf8(answer.payload.to_vec()).map_err(flaw)
-    }
-
-    /// As [`RequestBuilder::send_raw`], but returns both the bytes of the answer as the service signed them, and the responses in them.
-    /// The message is made at once; nothing is signed or sent before the future is polled.
-    ///
-    /// # Errors
-    /// As for [`RequestBuilder::send_raw`], and [`ClientError::Protocol`] for an answer that is not JSON-RPC.
-    ///
-    /// Cancel safety: as for [`RequestBuilder::call`].
-    pub fn exchange<P: Into<Bytes>>(
-        self,
-        payload: P,
-    ) -> impl Future<Output = Result<(Bytes, Responses), ClientError>> + Send + use<P> {
-        let message = self.into_message(None, payload.into());
-        async move {
-            let (client, outgoing) = message?;
-            let Answer { payload, responses, .. } = client.0.request(&outgoing).await?.whole()?;
-            Ok((payload, responses.map_err(ClientError::Protocol)?))
-        }
     }
 
     /// Signs these bytes as they are and sends them without a reply subject, so that no answer can come.
@@ -378,12 +334,12 @@ impl RequestBuilder {
     ///
     /// Cancel safety: as for [`RequestBuilder::notify`].
     pub async fn publish_raw(self, payload: impl Into<Bytes>) -> Result<(), ClientError> {
-        let (client, outgoing) = self.into_message(None, payload.into())?;
-        client.0.publish(&outgoing, false).await
+        let (client, mut outgoing) = self.into_message(None, payload.into())?;
+        client.0.publish(&mut outgoing, false).await
     }
 
     /// The message, and the client that sends it. Consumes the options, so that a call under way does not hold them as well.
-    fn into_message(
+    pub(super) fn into_message(
         self,
         method: Option<&str>,
         payload: Bytes,
@@ -408,13 +364,33 @@ impl RequestBuilder {
         }
         let agent = inner.credentials.agent();
         let method = match &self.subject {
-            Subject::Of(method) => Some(method.as_str()),
-            Subject::OfMethod => method,
+            Subject::Of(method) => Some(MethodName::new(method)?),
+            Subject::OfMethod => method.map(MethodName::new).transpose()?,
+            Subject::Agent if inner.credentials.has_method_subjects() => match method {
+                Some(method) => Some(MethodName::new(method)?),
+                None => method_in(&payload),
+            },
             Subject::Agent => None,
         };
         let subject = match method {
-            Some(method) => service.endpoint.method_subject(agent, &MethodName::new(method)?),
+            Some(method) => service.endpoint.method_subject(agent, &method),
             None => service.endpoint.subject(agent),
+        };
+        let around = if self.within.is_empty() { Trace::current() } else { self.within.clone() };
+        let called = Called {
+            audience: service.endpoint.audience().as_str(),
+            agent: agent.as_str(),
+            payload: &payload,
+            is_relayed: self.relay.is_relayed,
+        };
+        // A trace that a relay's caller names is its own business, unless the relay has made it a trace of its own.
+        let (spans, traceparent) = match around.is_empty() && self.relay.trace.parent().is_some() {
+            true => (None, None),
+            false => MessageSpans::begin(&inner.tracing, around, &called),
+        };
+        let trace = match traceparent {
+            Some(parent) => self.relay.trace.with_parent(parent),
+            None => self.relay.trace.clone(),
         };
         Ok(OutgoingMessage {
             service,
@@ -426,11 +402,13 @@ impl RequestBuilder {
             window: None,
             detached: self.detached,
             stop: self.stop.clone().map(Stoppable::new),
-            id: self.id.clone(),
-            receipt: self.receipt.clone(),
-            observer: self.observer.clone(),
-            trace: self.trace.clone(),
-            tokens: Arc::clone(self.tokens.as_ref().map_or(&inner.tokens, |tokens| &tokens.0)),
+            id: self.relay.id.clone(),
+            receipt: self.relay.receipt.clone(),
+            observer: self.relay.observer.clone(),
+            trace,
+            spans,
+            capabilities: self.capabilities.clone(),
+            tokens: Arc::clone(self.relay.tokens.as_ref().map_or(&inner.tokens, |tokens| &tokens.0)),
         })
     }
 
@@ -438,6 +416,15 @@ impl RequestBuilder {
     pub(super) fn is_on_method_subject(&self) -> bool {
         !matches!(self.subject, Subject::Agent)
     }
+}
+
+/// The method that a payload calls, if it is one call or notification.
+fn method_in(payload: &[u8]) -> Option<MethodName> {
+    #[derive(Deserialize)]
+    struct Named {
+        method: String,
+    }
+    MethodName::new(&serde_json::from_slice::<Named>(payload).ok()?.method).ok()
 }
 
 /// A request with a valid method name: no service knows a name outside the grammar, so one is not worth a message.
@@ -487,7 +474,7 @@ pub(super) fn single(answer: Answer, id: &Id) -> Result<Outcome, ClientError> {
     }
 }
 
-pub(super) fn decode<R: DeserializeOwned>(result: &RawValue) -> Result<R, ClientError> {
+pub(crate) fn decode<R: DeserializeOwned>(result: &RawValue) -> Result<R, ClientError> {
     decode_as(result, false)
 }
 

@@ -6,7 +6,6 @@ mod driver;
 mod parts;
 
 use std::fmt;
-use std::future::pending;
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -18,18 +17,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::Client;
 use super::attachment::serving;
-use super::control::cancel;
 use super::error::{ClientError, InvalidRequest};
 use super::incoming::{Incoming, Limits};
 use super::observe::Observation;
 use super::places::StreamPlace;
+use super::relay::Relay;
 use super::request::{RequestBuilder, decode_part, request};
 use super::sent::MessageId;
-use super::stop_signal::{CONFIRMED_WITHIN, StopSignal};
+use super::stop_signal::StopSignal;
 use crate::rpc::{Id, Request};
 use driver::Driver;
 use parts::{Part, Parts};
@@ -43,7 +42,7 @@ use parts::{Part, Parts};
 ///
 /// ```no_run
 /// use futures_util::StreamExt as _;
-/// # use sealwire::client::{Client, ClientError};
+/// # use sealwire::{Client, ClientError};
 /// # async fn example(client: Client) -> Result<(), ClientError> {
 /// let mut words = client.stream::<String>("writer", "writer/tell", ["a story"]);
 /// while let Some(word) = words.next().await {
@@ -68,7 +67,7 @@ pub struct CallStream<T> {
 ///
 /// ```no_run
 /// use futures_util::StreamExt as _;
-/// # use sealwire::client::{Client, ClientError};
+/// # use sealwire::{Client, ClientError};
 /// # #[derive(serde::Deserialize)]
 /// # struct Tick { at: u64 }
 /// # async fn example(client: Client) -> Result<(), ClientError> {
@@ -121,12 +120,10 @@ impl RequestBuilder {
         Subscription { parts: self.parts(method, &params, Some(lease)), missed: 0, item: PhantomData }
     }
 
-    /// Calls a method as [`RequestBuilder::stream`] does, but under the [lease](RequestBuilder::lease) and without a deadline: for relaying
-    /// a subscription as it comes. All of its notifications go to [`RequestBuilder::on_notification`].
-    pub fn listen<T: DeserializeOwned>(mut self, method: &str, params: impl Serialize) -> CallStream<T> {
-        let lease = self.stream.lease;
-        self = self.deadline(lease);
-        CallStream { parts: self.parts(method, &params, Some(lease)), item: PhantomData }
+    /// The options of a request that is made for somebody else, such as [`Relay::listen`].
+    #[doc(hidden)]
+    pub fn relay(self) -> Relay {
+        Relay(self.relayed())
     }
 
     fn parts(mut self, method: &str, params: &impl Serialize, lease: Option<Duration>) -> Parts {
@@ -137,10 +134,11 @@ impl RequestBuilder {
         let deadline = now + lease.unwrap_or(self.deadline);
         let incoming = Arc::new(Incoming::new(limits, &self.service, deadline, now));
         let (stop, stopped) = oneshot::channel();
-        let (client, message_id) = (self.client.clone(), self.id.clone().unwrap_or_default());
-        let observation = Observation::of_method(self.observer.as_ref(), &self.service, method);
+        let (client, message_id) = (self.client.clone(), self.relay.id.clone().unwrap_or_default());
+        let observation = Observation::of_method(self.relay.observer.as_ref(), &self.service, method);
         let mut parts = Parts {
             observation,
+            spans: None,
             incoming: Arc::clone(&incoming),
             id: id.clone(),
             message_id: message_id.clone(),
@@ -154,8 +152,9 @@ impl RequestBuilder {
             is_over: false,
         };
         match self.prepare(method, params, id, lease, &message_id) {
-            Ok((place, outgoing)) => {
+            Ok((place, mut outgoing)) => {
                 parts.place = Some(place);
+                parts.spans = outgoing.spans.take();
                 let inner = &client.0;
                 let driver = Box::new(Driver::new(inner, incoming, outgoing, stopped, on_ask));
                 // Boxed separately: spawning moves its argument several times.
@@ -186,7 +185,16 @@ impl RequestBuilder {
         outgoing.window = Some(window);
         outgoing.detached = false;
         outgoing.id = Some(message_id.clone());
-        Ok((self.client.0.streams.take(self.share.as_ref())?, outgoing))
+        Ok((self.client.0.streams.take(self.relay.share.as_ref())?, outgoing))
+    }
+}
+
+impl Relay {
+    /// Calls a method as [`RequestBuilder::stream`] does, but under the [lease](RequestBuilder::lease) and without a deadline: for relaying
+    /// a subscription as it comes. All of its notifications go to [`RequestBuilder::on_notification`].
+    pub fn listen<T: DeserializeOwned>(self, method: &str, params: impl Serialize) -> CallStream<T> {
+        let lease = self.0.stream.lease;
+        CallStream { parts: self.0.deadline(lease).parts(method, &params, Some(lease)), item: PhantomData }
     }
 }
 
@@ -233,26 +241,7 @@ impl<T> CallStream<T> {
     ///
     /// Cancel safety: dropping the future stops the cancelling, not the call.
     pub fn cancelling(&self) -> impl Future<Output = ()> + Send + use<T> {
-        let (incoming, id) = (Arc::clone(&self.parts.incoming), self.parts.message_id.clone());
-        let client = self.parts.stop.as_ref().map(|(_, client)| Arc::downgrade(&client.0));
-        async move {
-            let client = client.and_then(|client| client.upgrade());
-            let (Some(client), Some(id)) = (client, id.get()) else { return };
-            let mut under_way = client.pending.cancellable().into_iter();
-            let expected = under_way.find(|(expected, _)| expected.expectation.message_id() == id);
-            drop(under_way);
-            let cancelling = async {
-                match expected {
-                    Some((expected, _)) => {
-                        let deadline = incoming.deadline();
-                        cancel(client, expected, || incoming.replica(), pending(), deadline).await;
-                    }
-                    // It has just ended.
-                    None => pending().await,
-                }
-            };
-            drop(timeout(CONFIRMED_WITHIN, cancelling).await);
-        }
+        self.parts.cancelling()
     }
 
     /// Cancels the call at the service, and waits up to 5 s until the service says that it has ended. `false` if the service has not: it
@@ -304,6 +293,13 @@ impl<T> Subscription<T> {
     /// Cancel safety: dropping the future drops the subscription, and so ends it.
     pub async fn finish<R: DeserializeOwned>(mut self) -> Result<R, ClientError> {
         self.parts.finish().await
+    }
+
+    /// Ends the subscription while the future is polled, and lets it say how; see [`CallStream::cancelling`].
+    ///
+    /// Cancel safety: dropping the future stops that, and ends nothing.
+    pub fn cancelling(&self) -> impl Future<Output = ()> + Send + use<T> {
+        self.parts.cancelling()
     }
 
     /// Ends the subscription; see [`CallStream::cancel`].

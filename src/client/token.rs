@@ -17,8 +17,9 @@ use zeroize::Zeroizing;
 
 use crate::auth::{TokenError, decode_untrusted};
 use crate::clock::Clock;
-use crate::files::SecretFileError;
+use crate::files::{SecretFileError, TextFault};
 use crate::jose::sha256_b64;
+use crate::nats::{LoginToken, LoginTokens};
 
 pub use source::{CommandToken, FileToken, StaticToken};
 
@@ -83,9 +84,9 @@ pub enum TokenFault {
     /// More bytes than any token has.
     #[error("the token source gave more than {} bytes", MAX_FETCHED)]
     TooLong,
-    /// Not UTF-8.
-    #[error("the token source gave something that is not text")]
-    NotText,
+    /// Not text.
+    #[error("the token source gave something that is not a token: {0}")]
+    NotText(TextFault),
     /// The text is not an access token.
     #[error("the token source gave something other than an access token: {0}")]
     NotAToken(TokenError),
@@ -101,6 +102,9 @@ pub enum TokenFault {
     /// The source panicked.
     #[error("the token source panicked")]
     Panicked,
+    /// The runtime that asked the source has ended, or was told to.
+    #[error("the program stopped asking the token source")]
+    Dropped,
     /// Any other error of a custom source.
     #[error("{0}")]
     Other(Box<dyn std::error::Error + Send + Sync>),
@@ -135,13 +139,12 @@ impl CachedToken {
     fn new(text: String, now_s: u64) -> Result<Self, TokenFault> {
         let text = Zeroizing::new(text);
         let text = Zeroizing::new(text.trim().to_owned());
-        let claims = decode_untrusted(&text).map_err(TokenFault::NotAToken)?.claims;
-        let claim = |name: &str| claims.get(name).and_then(serde_json::Value::as_u64);
-        let expires_s = claim("exp").ok_or(TokenFault::NoExpiry)?;
+        let said = decode_untrusted(&text).map_err(TokenFault::NotAToken)?;
+        let expires_s = said.date("exp").ok_or(TokenFault::NoExpiry)?;
         if expires_s <= now_s {
             return Err(TokenFault::Expired { ago_s: now_s - expires_s });
         }
-        let life_s = expires_s.saturating_sub(claim("iat").unwrap_or(now_s));
+        let life_s = expires_s.saturating_sub(said.date("iat").unwrap_or(now_s));
         // A minute ahead, or a fifth of a short life.
         let renew_s = expires_s.saturating_sub(60.min(life_s / 5));
         let digest = sha256_b64(text.as_bytes());
@@ -156,7 +159,7 @@ impl fmt::Debug for CachedToken {
 }
 
 /// Tokens for requests of a client that are not made with the agent's own: see
-/// [`RequestBuilder::tokens`](super::RequestBuilder::tokens). Made by [`Client::tokens`](super::Client::tokens).
+/// [`Relay::tokens`](super::Relay::tokens). Made by [`Client::tokens`](super::Client::tokens).
 ///
 /// The token in use is renewed in time, as the agent's own is. Clones share it.
 #[derive(Debug, Clone)]
@@ -228,6 +231,27 @@ impl TokenCache {
     }
 }
 
+/// The agent's tokens, for its connection: the broker ends it when the token ends with which it was made.
+impl LoginTokens for TokenCache {
+    fn token(&self) -> Pin<Box<dyn Future<Output = Result<LoginToken, String>> + Send + '_>> {
+        Box::pin(async {
+            let mut done = self.0.done.subscribe();
+            let mut cached = self.current().await.map_err(|fault| fault.to_string())?;
+            let is_under_way = self.0.lock().refreshing.is_some();
+            if is_under_way && self.0.clock.now_s() >= cached.renew_s {
+                // A connection is worth waiting for a source that takes longer than a call would.
+                let _ = timeout(FETCH_WITHIN, done.changed()).await;
+                cached = self.0.usable().unwrap_or(cached);
+            }
+            Ok(LoginToken { text: cached.text.clone(), renew_s: cached.renew_s, expires_s: cached.expires_s })
+        })
+    }
+
+    fn refused(&self) {
+        self.invalidate_soon();
+    }
+}
+
 impl Drop for TokenCache {
     fn drop(&mut self) {
         // Not under the lock: the end of the task takes it, too.
@@ -281,7 +305,7 @@ impl Shared {
             (usable, false) => {
                 state.asked = Some(Instant::now());
                 state.suspect = false;
-                let task = tokio::spawn(Refreshing(Arc::clone(self), Some(TokenFault::Panicked)).run());
+                let task = tokio::spawn(Refreshing { shared: Arc::clone(self), end: None }.run());
                 state.refreshing = Some(task.abort_handle());
                 Next::Refreshing(usable)
             }
@@ -298,36 +322,38 @@ impl Shared {
     }
 }
 
-/// One refresh, and its fault: a panic, until it turns out otherwise.
-struct Refreshing(Arc<Shared>, Option<TokenFault>);
+/// One refresh. `end` is `None` until its source has answered.
+struct Refreshing {
+    shared: Arc<Shared>,
+    end: Option<Result<(), TokenFault>>,
+}
 
 impl Refreshing {
     async fn run(mut self) {
-        let text = timeout(FETCH_WITHIN, self.0.source.fetch()).await.unwrap_or(Err(TokenFault::Slow));
-        match text.and_then(|text| CachedToken::new(text, self.0.clock.now_s())) {
-            Ok(cached) => {
-                self.1 = None;
-                self.0.lock().cached = Some(Arc::new(cached));
-            }
-            Err(fault) => self.1 = Some(fault),
-        }
+        let text = timeout(FETCH_WITHIN, self.shared.source.fetch()).await.unwrap_or(Err(TokenFault::Slow));
+        let cached = text.and_then(|text| CachedToken::new(text, self.shared.clock.now_s()));
+        self.end = Some(cached.map(|cached| self.shared.lock().cached = Some(Arc::new(cached))));
     }
 }
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
+        // Its task ends by a panic or with the runtime if the source has not answered. The second is nobody's fault.
+        let is_dropped = self.end.is_none() && !std::thread::panicking();
+        let cut_off = || Err(if is_dropped { TokenFault::Dropped } else { TokenFault::Panicked });
+        let fault = self.end.take().unwrap_or_else(cut_off).err();
         {
-            let mut state = self.0.lock();
+            let mut state = self.shared.lock();
             state.refreshing = None;
-            state.fault = self.1.take().map(Arc::new);
-            let now_s = self.0.clock.now_s();
+            state.fault = fault.map(Arc::new);
+            let now_s = self.shared.clock.now_s();
             // Without a valid token, every call says why.
-            let goes_on = state.cached.as_ref().is_some_and(|cached| now_s < cached.expires_s);
+            let goes_on = !is_dropped && state.cached.as_ref().is_some_and(|cached| now_s < cached.expires_s);
             if let Some(fault) = state.fault.as_ref().filter(|_| goes_on) {
                 tracing::warn!(target: "sealwire::client", error = %fault, "the access token could not be renewed");
             }
         }
-        self.0.done.send_modify(|done| *done += 1);
+        self.shared.done.send_modify(|done| *done += 1);
     }
 }
 

@@ -55,7 +55,7 @@ fn refusal_of_the_whole_batch_is_the_service_s_error() {
     assert!(!error.is_outcome_unknown(), "signed, it means: executed");
 }
 
-/// SPEC.md §9: an earlier attempt may have run each entry, whichever the last one refuses.
+/// SPEC.md §9.2: an earlier attempt may have run each entry, whichever the last one refuses.
 #[test]
 fn an_entry_that_is_refused_by_now_may_have_run_before() {
     let text = r#"[{"jsonrpc":"2.0","error":{"code":-32002,"message":"m"},"id":1},

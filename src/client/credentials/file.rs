@@ -13,10 +13,11 @@ use crate::files::{read_secret, write_secret};
 use crate::jose::{b64, unb64};
 use crate::name::Name;
 use crate::nats::BusConfig;
+use crate::settings::Setting;
 use crate::wire::{AgentKey, Audience, Endpoint, KeyError, ProofAlgorithm, ServicePublicKey};
 
 /// The file, member by member (SPEC.md, "Credentials file").
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 struct File {
     version: u64,
@@ -34,11 +35,13 @@ struct File {
     prefix: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     inbox_prefix: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    method_subjects: bool,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     service_keys: BTreeMap<String, Vec<Pinned>>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 struct Key {
     kid: String,
@@ -49,7 +52,7 @@ struct Key {
     seed: Option<Zeroizing<String>>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Setting)]
 enum Algorithm {
     #[serde(rename = "HS256")]
     Hs256,
@@ -57,7 +60,7 @@ enum Algorithm {
     EdDsa,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 struct Pinned {
     kid: String,
@@ -114,6 +117,7 @@ fn read(file: File, folder: PathBuf) -> Result<Credentials, MemberFault> {
     file.nats.check().map_err(MemberFault::Nats)?;
     let mut credentials = Credentials::new(environment, agent, read_key(&file.key)?, file.nats);
     credentials.folder = folder;
+    credentials.method_subjects = file.method_subjects;
     credentials.token = match (file.token, file.token_file, file.token_command) {
         (Some(token), None, None) => Token::Text(token),
         (None, Some(path), None) => Token::File(path),
@@ -165,6 +169,7 @@ fn save(credentials: &Credentials, path: &Path, replace: bool) -> Result<(), Cre
         nats: if moved { credentials.bus() } else { credentials.bus.clone() },
         prefix: other(&credentials.prefix, Endpoint::PREFIX),
         inbox_prefix: other(&credentials.inbox_prefix, Endpoint::INBOX_PREFIX),
+        method_subjects: credentials.method_subjects,
         service_keys: BTreeMap::new(),
     };
     match &credentials.token {

@@ -30,9 +30,8 @@ impl Stage {
             now_ms: NOW * 1000,
             valid_s: 30,
             timeout_ms: Some(60_000),
-            idempotency_key: None,
             window: Some(window),
-            traceparent: None,
+            ..Signed::default()
         });
         let binding = Binding::of_hmac(&signed.authorization, REPLY, &audience, "ann.k1", &[1; 32]).unwrap();
         let began = Instant::now();

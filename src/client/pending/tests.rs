@@ -26,10 +26,7 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
         token: "t",
         now_ms: NOW * 1000,
         valid_s: 30,
-        timeout_ms: None,
-        idempotency_key: None,
-        window: None,
-        traceparent: None,
+        ..Signed::default()
     });
     let subject = "rpc.v1.desk.ann".to_owned();
     let expected = Expected {
@@ -39,7 +36,7 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
         sent_s: NOW,
         repeatable,
         cancels: true,
-        counter: AtomicU64::new(0),
+        counter: Mutex::default(),
         receipt: None,
         tokens: Arc::new(TokenCache::new(Arc::new(StaticToken::new("t")), Arc::new(ManualClock::at(NOW)))),
         renew_token_s: AtomicU64::new(u64::MAX),
@@ -95,7 +92,7 @@ async fn status_of_no_responders_counts_only_without_signature_and_payload() {
     }
 }
 
-/// SPEC.md §13.
+/// SPEC.md §13.2.
 #[tokio::test]
 async fn violation_ends_every_call_on_that_subject_and_no_other() {
     let pending = pending();

@@ -50,15 +50,14 @@ struct Kept {
 
 impl Answers {
     /// Begins to answer a question.
-    pub(super) fn begin(&mut self, ask: Received, on_ask: Option<Asked>) {
+    pub(super) fn begin(&mut self, ask: Received, on_ask: Asked) {
         let name = ask.ask.unwrap_or_default();
         let request = requests(&ask.payload).and_then(|requests| requests.into_iter().next());
         let id = request.as_ref().and_then(|request| request.id.clone());
         self.making.get_or_insert_default().push(Box::pin(async move {
-            let outcome = match (request, on_ask) {
-                (None, _) => Err(RpcError::with_code(code::INVALID_REQUEST, "Invalid Request")),
-                (Some(_), None) => Err(RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found")),
-                (Some(request), Some(on_ask)) => {
+            let outcome = match request {
+                None => Err(RpcError::with_code(code::INVALID_REQUEST, "Invalid Request")),
+                Some(request) => {
                     let answering = AssertUnwindSafe(async move { on_ask(request).await }).catch_unwind();
                     let outcome = answering.await.unwrap_or_else(|_| Err(RpcError::internal("the handler panicked")));
                     outcome.map_err(RpcError::of_layer)

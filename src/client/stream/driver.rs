@@ -25,7 +25,7 @@ pub(super) struct Driver {
     outgoing: OutgoingMessage,
     /// Nobody takes the stream any more.
     stopped: oneshot::Receiver<Arc<Inner>>,
-    on_ask: Option<Asked>,
+    on_ask: Asked,
     answers: Answers,
 }
 
@@ -45,7 +45,7 @@ impl Driver {
         incoming: Arc<Incoming>,
         outgoing: OutgoingMessage,
         stopped: oneshot::Receiver<Arc<Inner>>,
-        on_ask: Option<Asked>,
+        on_ask: Asked,
     ) -> Self {
         let client = Arc::downgrade(client);
         Self { client, incoming, outgoing, stopped, on_ask, answers: Answers::default() }
@@ -106,7 +106,7 @@ impl Driver {
     async fn follow(&mut self, waiter: &StreamWaiter) -> Followed {
         loop {
             while let Some(ask) = self.incoming.next_ask() {
-                self.answers.begin(ask, self.on_ask.clone());
+                self.answers.begin(ask, Arc::clone(&self.on_ask));
             }
             self.send_answers_again(waiter).await;
             let until = match self.incoming.duty(Instant::now()) {

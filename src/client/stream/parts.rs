@@ -2,10 +2,9 @@
 //! Never goes on after a part that is invalid.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -13,12 +12,15 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::client::answer::Answer;
+use crate::client::control::cancel;
 use crate::client::error::{ClientError, ProtocolError};
 use crate::client::incoming::{Incoming, Next};
 use crate::client::observe::Observation;
 use crate::client::places::StreamPlace;
 use crate::client::request::{decode, single};
 use crate::client::sent::MessageId;
+use crate::client::spans::MessageSpans;
+use crate::client::stop_signal::CONFIRMED_WITHIN;
 use crate::client::stream_options::Notified;
 use crate::client::{Client, Inner};
 use crate::rpc::{Body, Id, Limits, Outcome, Request, Responses};
@@ -28,6 +30,7 @@ use crate::wire::{FrameKind, Received};
 pub(super) struct Parts {
     pub(super) incoming: Arc<Incoming>,
     pub(super) observation: Observation,
+    pub(super) spans: Option<Box<MessageSpans>>,
     /// The id of the call.
     pub(super) id: Id,
     pub(super) message_id: MessageId,
@@ -106,7 +109,31 @@ impl Parts {
 
     pub(super) async fn cancel(&mut self) -> bool {
         self.stop();
-        timeout(CANCELLED_WITHIN, poll_fn(|context| self.incoming.poll_ended(context))).await.is_ok()
+        timeout(CONFIRMED_WITHIN, poll_fn(|context| self.incoming.poll_ended(context))).await.is_ok()
+    }
+
+    /// Cancels the call while the future is polled, and takes nothing from the stream; see [`super::CallStream::cancelling`].
+    pub(super) fn cancelling(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (incoming, id) = (Arc::clone(&self.incoming), self.message_id.clone());
+        let client = self.stop.as_ref().map(|(_, client)| Arc::downgrade(&client.0));
+        async move {
+            let client = client.and_then(|client| client.upgrade());
+            let (Some(client), Some(id)) = (client, id.get()) else { return };
+            let mut under_way = client.pending.cancellable().into_iter();
+            let expected = under_way.find(|(expected, _)| expected.expectation.message_id() == id);
+            drop(under_way);
+            let cancelling = async {
+                match expected {
+                    Some((expected, _)) => {
+                        let deadline = incoming.deadline();
+                        cancel(client, expected, || incoming.replica(), pending(), deadline).await;
+                    }
+                    // It has just ended.
+                    None => pending().await,
+                }
+            };
+            drop(timeout(CONFIRMED_WITHIN, cancelling).await);
+        }
     }
 
     fn take(&mut self, frame: Received) -> Result<(), ClientError> {
@@ -164,6 +191,9 @@ impl Parts {
     fn end(&mut self, outcome: Result<Box<RawValue>, ClientError>) {
         self.is_over = true;
         self.observation.streamed(&outcome, || self.incoming.replica());
+        if let Some(spans) = self.spans.take() {
+            spans.streamed(&outcome);
+        }
         self.outcome = Some(outcome);
         self.text = Vec::new();
         self.place = None;
@@ -192,6 +222,3 @@ pub(super) fn requests(payload: &[u8]) -> Option<Vec<Request>> {
         Body::Batch(entries) => entries.into_iter().collect::<Result<_, _>>().ok(),
     }
 }
-
-/// How long the service has to confirm.
-const CANCELLED_WITHIN: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use zeroize::Zeroizing;
 
-use crate::files::{Content, FileTrust, is_missing};
+use crate::files::{Content, FileTrust, decode_text, is_missing};
 
 use super::{FetchedToken, MAX_FETCHED, TokenFault, TokenSource};
 
@@ -152,8 +152,6 @@ async fn read(from: impl tokio::io::AsyncRead + Unpin) -> Result<String, Unread>
     if bytes.len() > MAX_FETCHED {
         return Err(Unread::Ours(TokenFault::TooLong));
     }
-    match std::str::from_utf8(&bytes) {
-        Ok(text) => Ok(text.to_owned()),
-        Err(_) => Err(Unread::Ours(TokenFault::NotText)),
-    }
+    // Windows' shells mark what they redirect.
+    decode_text(bytes).map(|text| text.to_string()).map_err(|fault| Unread::Ours(TokenFault::NotText(fault)))
 }

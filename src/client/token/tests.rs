@@ -118,6 +118,37 @@ async fn source_that_hangs_or_panics_is_an_error() {
     assert!(matches!(*tokens.current().await.unwrap_err(), TokenFault::Panicked));
 }
 
+/// A program that ends in the middle of a refresh, and a runtime that does.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_is_dropped_is_no_panic() {
+    let (hanging, ..) = tokens(vec![Some(token(NOW, NOW + 9))], Duration::from_secs(3_600));
+    let shared = Arc::clone(&hanging.0);
+    assert!(timeout(Duration::from_millis(10), hanging.current()).await.is_err());
+    drop(hanging);
+    let mut done = shared.done.subscribe();
+    if *done.borrow_and_update() == 0 {
+        done.changed().await.unwrap();
+    }
+    assert!(matches!(shared.lock().fault.as_deref(), Some(TokenFault::Dropped)));
+
+    let cache = TokenCache(Arc::clone(&shared));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+    shared.lock().asked = None;
+    drop(runtime.spawn(async move { drop(cache.current().await) }));
+    let started = std::time::Instant::now();
+    let wait_for = |is_refreshing: bool| {
+        while shared.lock().refreshing.is_some() != is_refreshing {
+            assert!(started.elapsed() < Duration::from_secs(30), "refreshing: {}", !is_refreshing);
+            std::thread::yield_now();
+        }
+    };
+    wait_for(true);
+    shared.lock().fault = None;
+    runtime.shutdown_background();
+    wait_for(false);
+    assert!(matches!(shared.lock().fault.as_deref(), Some(TokenFault::Dropped)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn cancelled_call_does_not_end_the_refresh() {
     let (tokens, script, _) = tokens(vec![Some(token(NOW, NOW + 100))], Duration::from_secs(1));

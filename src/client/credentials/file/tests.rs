@@ -93,7 +93,7 @@ fn credentials_without_a_token_or_with_a_source_cannot_be_saved() {
     assert!(!path.exists());
 }
 
-/// SPEC.md §20.
+/// SPEC.md §20, SPEC.md §20.1.
 #[test]
 fn each_mistake_is_named_and_no_value_is_quoted() {
     type Change = fn(&mut serde_json::Value);
