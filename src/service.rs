@@ -10,19 +10,30 @@ mod calls;
 mod catalogue;
 mod control;
 mod counters;
+mod ctx;
 mod description;
 mod fair;
+mod handler;
 mod idempotency;
+mod lines;
 mod metadata;
+mod meters;
+mod method;
 mod methods;
+mod param_list;
 mod parts;
+mod policy_in_force;
 mod quota;
+mod recording;
 mod refusal;
 mod replicas;
+#[cfg(feature = "metrics")]
+mod report;
 mod router;
 mod semaphore;
 mod serve;
 mod shares;
+mod spans;
 mod streams;
 mod topic;
 
@@ -41,10 +52,11 @@ use tokio::time::Instant;
 
 use crate::auth::{AdmitError, AuthError, Authentic, Verifier};
 use crate::clock::Clock;
-use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
-use crate::policy::{DecisionRecord, PolicySet, Question, Reason, StreamRecord};
+use crate::policy::{PolicySet, Question, Reason};
+use crate::record::{Kind, Recorder};
 use crate::rpc::{Id, Outcome, Response, RpcError, one_line};
+use crate::trace::{Trace, Tracer};
 use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, ReplyTo, Sealed};
 
 use answers::{Answers, TooLarge};
@@ -57,21 +69,29 @@ pub use calls::{Call, Message};
 use calls::{Calls, Entries};
 use catalogue::{BYTES_PER_CALL, Catalogue, METHODS_PER_CALL};
 pub use counters::{Counters, MethodCounters, ShadowCounters};
+pub use ctx::Ctx;
 pub use description::Description;
 pub use fair::Bounds as FairBounds;
 use idempotency::{Attempt, Begun, Ended, Idempotency};
 pub use idempotency::{Conflict, Idempotent};
+use lines::{Lines, LogKey};
+use meters::{Meters, Stage};
+pub use method::{Method, method};
 pub use methods::MethodService;
+pub use param_list::{ParamList, ParamValue};
 pub use parts::{AskError, Sink};
+use policy_in_force::PolicyInForce;
 use quota::{HintRate, QuotaExceeded, Quotas};
 pub use quota::{QuotaLimits, QuotaScope};
+use recording::RecordedCall;
 use refusal::Cause;
-pub use refusal::{Answer, Refusal};
+pub use refusal::{Refusal, RefusalReply};
 pub use replicas::{Replica, replicas};
-pub use router::{Ctx, Router, RouterError};
+pub use router::{Router, RouterError};
 pub use semaphore::{FairPermit, FairSemaphore, QueueFull};
-pub use serve::{Health, RefusedReload, Running, ServeError, ServeOptions, State, Watched};
+pub use serve::{Condition, Health, RefusedReload, Running, ServeError, ServeOptions, State, Watched};
 use shares::Payer;
+use spans::{EntrySpan, Spans};
 use streams::{Asked, CallKey, Finished, FrameWriter, OpenCall, OpenCalls, OpenSlot, Refused, Start, subscription_end};
 pub use streams::{Ending, FrameError, Outlet, StreamLimits};
 pub use topic::{Topic, WhenFull};
@@ -86,7 +106,7 @@ pub struct Service(Arc<Inner>);
 struct Inner {
     endpoint: Endpoint,
     verifier: Verifier,
-    policy: ArcSwap<PolicySet>,
+    policy: Arc<ArcSwap<PolicySet>>,
     methods: MethodService,
     /// `None` if no method is declared idempotent.
     idempotency: Option<Idempotency>,
@@ -101,14 +121,13 @@ struct Inner {
     /// Memory for attachments: large arguments that methods fetch from their callers.
     attachments: Arc<AttachmentMemory>,
     counters: Counters,
-    /// Limits the log lines of refusals that others than a proved caller can cause.
-    lines: KeyedLogLimiter<(&'static str, Option<Name>)>,
-    decisions: Option<DecisionSink>,
+    meters: Meters,
+    spans: Spans,
+    /// Limits the log lines that callers can cause.
+    lines: Lines,
+    recorder: Option<Recorder>,
     clock: Arc<dyn Clock>,
 }
-
-/// Receives the records of decisions. It must not block.
-type DecisionSink = Box<dyn Fn(DecisionRecord) + Send + Sync>;
 
 /// The bounds of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,6 +192,7 @@ impl Service {
     async fn prove(&self, delivery: Delivery) -> Result<Proved, Option<Sealed>> {
         let this = &*self.0;
         let started = Instant::now();
+        let mut watch = this.meters.watch(Stage::Shape);
 
         // 1. Shape: sizes, subject, reply rule, the one header. No key is touched.
         let envelope = match Envelope::decode(delivery, &this.endpoint) {
@@ -181,6 +201,7 @@ impl Service {
                 return Err(this.refuse(Refusal::Shape(bad.error), bad.claimed.as_ref(), ReplyRoute::from(bad.reply)));
             }
         };
+        this.meters.lap(&mut watch, Stage::Shape);
         // 2. Key, signature, claims, window, token: a pure function of message, keys and time.
         let permit = match this.verifier.verify_permit(&envelope).await {
             Ok(permit) => permit,
@@ -205,6 +226,7 @@ impl Service {
             let agent = authentic.agent().clone();
             return Err(this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(authentic.into_binding())));
         }
+        this.meters.lap(&mut watch, Stage::Auth);
         Ok(Proved { authentic, seen, started })
     }
 
@@ -212,6 +234,7 @@ impl Service {
     async fn execute(&self, proved: Proved, frames: Option<Frames<'_>>) -> Option<Sealed> {
         let this = &*self.0;
         let Proved { authentic, seen, started } = proved;
+        let mut watch = this.meters.watch(Stage::Guard);
         // 4. The nonce is burnt. The next steps may decide differently tomorrow, so no copy may get this far again.
         let verified = match this.verifier.admit(authentic).await {
             Ok(verified) => verified,
@@ -229,8 +252,12 @@ impl Service {
             Ok(in_flight) => in_flight,
             Err(quota) => return this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(verified.binding)),
         };
+        this.meters.lap(&mut watch, Stage::Guard);
         // 6. The body, only now.
-        let calls = match Calls::parse(verified, &this.rpc_limits(), this.response_limit(), this.attachments()) {
+        let (attachments, policy) = (this.attachments(), this.policy_in_force());
+        let trace = this.spans.tracing.receive(verified.traceparent.as_deref(), agent.as_str());
+        let about = (attachments, policy, trace);
+        let calls = match Calls::parse(verified, &this.rpc_limits(), this.response_limit(), about) {
             Ok(calls) => calls,
             Err(bad) => {
                 return this.refuse(Refusal::Body(bad.error.into()), Some(&bad.agent), ReplyRoute::from(bad.binding));
@@ -250,6 +277,8 @@ impl Service {
             Ok(slot) => slot,
             Err(refusal) => return this.refuse(refusal, Some(&agent), ReplyRoute::from(binding)),
         };
+        this.meters.lap(&mut watch, Stage::Parse);
+        this.meters.executed();
         if let Some(frames) = &frames {
             // The call may last for hours and do nothing: it has a place among the streams, and gives back its place
             // among the calls.
@@ -273,15 +302,19 @@ impl Service {
                     let frames = message.open.answer_with(FrameWriter::new(binding?, start));
                     // Boxed, since few messages need it: the future of a waiting message is as large as its largest
                     // branch.
-                    return Box::pin(this.answer_with_frames(entry, &policy, started, &message.open, frames)).await;
+                    let about = (&*message.open, &message.trace);
+                    return Box::pin(this.answer_with_frames(entry, &policy, started, about, frames)).await;
                 }
-                let text = this.entry(entry, &policy, started).await?.text;
+                let text = this.entry(entry, None, &policy, started, &message.trace).await?.text;
                 if text.len() <= this.response_limit() { Ok(text) } else { Err(TooLarge) }
             }
-            Entries::Batch(entries) => Box::pin(this.batch(entries, &policy, started)).await?,
+            Entries::Batch(entries) => Box::pin(this.batch(entries, &message, &policy, started)).await?,
         };
         // 8. Signed and bound to the request.
-        Some(this.seal(answer, binding?))
+        let mut watch = this.meters.watch(Stage::Seal);
+        let sealed = this.seal(answer, binding?);
+        this.meters.lap(&mut watch, Stage::Seal);
+        Some(sealed)
     }
 
     /// Answers a message for which there is no room: with a hint, if their rate allows, or not at all. Checks nothing
@@ -300,10 +333,11 @@ impl Service {
                 Err(bad) => (Refusal::Shape(bad.error), bad.reply),
             },
         };
-        this.counters.refused(refusal.label());
+        this.refused(refusal.label());
+        this.meters.refused(refusal.label(), None);
         this.log(&refusal, refusal.cause(), agent.as_ref());
         match (refusal.answer(this.clock.now_s()), reply) {
-            (Answer::Hint(hint), Some(reply)) => Some(hint.to(reply)),
+            (RefusalReply::Hint(hint), Some(reply)) => Some(hint.to(reply)),
             _ => None,
         }
     }
@@ -352,16 +386,27 @@ impl Service {
     fn tidy(&self) {
         self.0.quotas.tidy();
         self.0.verifier.tidy();
-        for ((label, agent), suppressed) in self.0.lines.tidy() {
-            let agent = agent.as_ref().map(Name::as_str);
-            tracing::info!(target: "sealwire::refused", agent, refusal = label, suppressed, "refused before");
+        self.0.lines.tidy();
+        if let Some(idempotency) = &self.0.idempotency {
+            idempotency.tidy();
         }
+    }
+
+    /// Records the traces of messages from now on, as this says.
+    pub fn trace(&self, tracer: &Tracer) {
+        self.0.spans.tracing.switch_on(tracer);
     }
 
     /// Counters of what has happened so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.0.counters
+    }
+
+    /// Where decisions and outcomes are recorded.
+    #[must_use]
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.0.recorder.as_ref()
     }
 
     /// The clock that messages are judged by.
@@ -397,15 +442,21 @@ impl From<Outcome> for Answered {
 /// The response to an entry, as sent.
 struct Written {
     id: Id,
-    /// The error's code, if it is an error.
+    /// The code of its error.
     code: Option<i32>,
+    /// Whether it says that the deadline came first.
+    is_late: bool,
     text: Vec<u8>,
+    /// Records the outcome once the response is sent.
+    recorded: Option<Box<RecordedCall>>,
 }
 
 impl From<Response> for Written {
     fn from(response: Response) -> Self {
         let text = response.to_bytes();
-        Self { code: response.outcome.err().map(|error| error.code()), id: response.id, text }
+        let error = response.outcome.err();
+        let is_late = error.as_ref().and_then(RpcError::profile_code) == Some(crate::rpc::code::TIMEOUT);
+        Self { code: error.map(|error| error.code()), is_late, id: response.id, text, recorded: None }
     }
 }
 
@@ -425,28 +476,11 @@ struct Frames<'a> {
     opened: &'a (dyn Fn() + Sync),
 }
 
-/// Records the end of a call that may be answered with frames.
-struct RecordedEnd<'a> {
-    service: &'a Inner,
-    open: &'a OpenCall,
-    /// What ended it, unless the call has an [`Ending`].
-    by: &'static str,
-}
-
-impl Drop for RecordedEnd<'_> {
-    fn drop(&mut self) {
-        let Some(sink) = &self.service.decisions else { return };
-        let Some(mut record) = self.open.take_recorded() else { return };
-        let by = self.open.ending().map_or(self.by, Ending::label).to_owned();
-        let frames = self.open.frames().map_or(0, FrameWriter::frames);
-        record.at_ms = self.service.clock.now_ms();
-        record.stream = Some(StreamRecord::Ended { by, frames });
-        sink(*record);
-    }
-}
-
 /// The size of an `rpc.discover` page for callers that accept frames, in bytes.
 const PAGE: usize = 1 << 20;
+
+/// The most characters of a request's id that are logged: callers choose it.
+const MAX_ID: usize = 64;
 
 /// The most characters of an error's cause that are logged.
 const MAX_CAUSE: usize = 1_000;
@@ -491,6 +525,10 @@ impl Inner {
         CallAttachments::new(&self.attachments, self.endpoint.limits(), self.room.load(Ordering::Relaxed))
     }
 
+    fn policy_in_force(&self) -> PolicyInForce {
+        PolicyInForce::new(&self.policy, &self.clock)
+    }
+
     fn rpc_limits(&self) -> crate::rpc::Limits {
         crate::rpc::Limits { max_batch: self.limits.batch }
     }
@@ -499,12 +537,17 @@ impl Inner {
     async fn batch(
         &self,
         entries: Vec<calls::Entry>,
+        message: &Message,
         policy: &PolicySet,
         started: Instant,
     ) -> Option<Result<Vec<u8>, TooLarge>> {
+        let span = self.spans.begin_batch(message, entries.len(), started);
+        let around = &span.trace().unwrap_or_else(|| message.trace.clone());
         let mut answers = Answers::new(self.response_limit());
         let entries = stream::iter(entries.into_iter().enumerate())
-            .map(|(position, entry)| self.entry(entry, policy, started).map(move |answer| (position, answer)))
+            .map(|(position, entry)| {
+                self.entry(entry, Some(position), policy, started, around).map(move |answer| (position, answer))
+            })
             // Unordered, so that a slow entry holds only its own place, and not those of the entries behind it.
             .buffer_unordered(self.limits.batch_concurrency.max(1));
         let mut entries = std::pin::pin!(entries);
@@ -518,8 +561,15 @@ impl Inner {
 
     /// Handles one entry of a message. `None` for a notification; JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a
     /// Notification, including those that are within a batch request."
-    async fn entry(&self, entry: Result<Call, Response>, policy: &PolicySet, started: Instant) -> Option<Written> {
-        let call = match entry {
+    async fn entry(
+        &self,
+        entry: Result<Call, Response>,
+        position: Option<usize>,
+        policy: &PolicySet,
+        started: Instant,
+        around: &Trace,
+    ) -> Option<Written> {
+        let mut call = match entry {
             Ok(call) => call,
             Err(response) => {
                 self.counters.refused(Refusal::ENTRY_LABEL);
@@ -529,28 +579,44 @@ impl Inner {
         let id = call.id.clone();
         let method = Arc::clone(&call.method);
         let message = Arc::clone(&call.message);
-        let now_ms = self.clock.now_ms();
-        let recorded = self.decisions.as_ref().map(|sink| (sink, call.params.clone()));
+        let is_registered = || self.catalogue.has(&method) || BUILTIN_METHODS.contains(&&*method);
+        let named = || (is_registered().then_some(&*method), id.as_ref());
+        let span = self.spans.begin(&message, around, named, started);
+        call.trace = span.as_ref().map_or_else(|| around.clone(), EntrySpan::trace);
+        let mut now_ms = self.clock.now_ms();
+        let recorded = self.recorder.as_ref().map(|recorder| (recorder, call.params.clone()));
         // A call that may run for long is decided again when the policy changes.
+        let mut watch = self.meters.watch(Stage::Policy);
         let asked = message.open.frames().map(|_| Asked { method: Arc::clone(&method), params: call.params.clone() });
         let (authorized, decision) = policy.authorize(call, now_ms);
+        self.meters.lap(&mut watch, Stage::Policy);
+        self.meters.decided(&decision, &message.caller.agent);
         if let Some(asked) = asked {
             message.open.asks_for(asked, policy.revision());
         }
-        if let Some((sink, params)) = recorded {
-            let params = params.as_ref().map(crate::rpc::Params::raw);
-            let question = Question { caller: &message.caller, method: &method, params, now_ms };
-            let begins = authorized.is_ok() && message.open.frames().is_some();
-            let record = DecisionRecord {
-                call: Some(message.id.to_string()),
-                stream: begins.then_some(StreamRecord::Began {}),
-                ..DecisionRecord::new(policy, &question, &decision)
-            };
-            if begins {
-                message.open.records_end_of(record.clone());
+        let waits = policy.methods().is_recorded_before(&method) && authorized.is_ok();
+        // Without a record, nothing is recorded before.
+        let (mut recorded, is_unrecorded) = match recorded {
+            None => (None, waits),
+            Some((recorder, params)) => {
+                let params = params.as_ref().map(crate::rpc::Params::raw);
+                let question = Question { caller: &message.caller, method: &method, params, now_ms };
+                let (record, body) = recording::decision(recorder, &message, position, policy, &question, &decision);
+                let call = RecordedCall::new(recorder, &self.clock, &message, &record, started);
+                let is_unrecorded = match waits {
+                    true => {
+                        let is_unrecorded = Box::pin(recorder.put_durably(Kind::Decision, body)).await.is_err();
+                        now_ms = self.clock.now_ms();
+                        is_unrecorded
+                    }
+                    false => {
+                        recorder.put(Kind::Decision, body);
+                        false
+                    }
+                };
+                (Some(Box::new(call)), is_unrecorded)
             }
-            sink(record);
-        }
+        };
         self.counters.shadow(&decision);
         let Answered { outcome, is_stored } = match authorized {
             Err(_) => {
@@ -562,6 +628,10 @@ impl Inner {
                 };
                 Err(self.entry_error(&refusal)).into()
             }
+            Ok(permitted) if self.is_revoked(&message.open, Some(permitted.call().method()), self.clock.now_s()) => {
+                Err(self.entry_error(&Refusal::Revoked)).into()
+            }
+            Ok(_) if is_unrecorded => Err(self.entry_error(&Refusal::Unrecorded)).into(),
             // Nothing starts once the message has expired or its deadline has passed.
             Ok(_) if now_ms >= message.start_before_ms => Err(self.entry_error(&Refusal::Deadline)).into(),
             Ok(permitted) if BUILTIN_METHODS.contains(&&*method) => {
@@ -572,31 +642,71 @@ impl Inner {
                 None => self.told(self.run(permitted, &message.open).await).into(),
             },
         };
-        self.counters.served(&method, &outcome, decision.reason.label(), started.elapsed());
+        if decision.is_allow() {
+            self.meters.lap(&mut watch, Stage::Method);
+        }
+        let took = started.elapsed();
+        let is_registered = self.counters.served(&method, &outcome, decision.reason.label(), took);
+        self.meters.served(is_registered.then_some(&*method), &outcome, took, message.exemplar().as_deref());
+        if let Some(span) = span {
+            span.ended(&decision, policy.revision(), &outcome);
+        }
         let error = outcome.as_ref().err();
-        // tracing evaluates the fields only if somebody listens.
-        tracing::info!(
+        let rule = decision.rule.as_ref();
+        let suppressed = tracing::enabled!(target: "sealwire::call", tracing::Level::INFO)
+            .then(|| match decision.is_allow() {
+                true => self.lines.check_call(&message.caller.agent, if error.is_some() { "failed" } else { "called" }),
+                false => self.lines.check_refused(&LogKey {
+                    label: decision.reason.label(),
+                    agent: Some(message.caller.agent.clone()),
+                    detail: matches!(decision.reason, Reason::UnknownMethod { would_allow: true }).then_some("allowed"),
+                    method: self.catalogue.has(&method).then(|| Arc::clone(&method)),
+                    rule: rule.cloned(),
+                }),
+            })
+            .flatten();
+        if let Some(suppressed) = suppressed {
+            // tracing evaluates the fields only if somebody listens.
+            tracing::info!(
             target: "sealwire::call",
             agent = %message.caller.agent,
             subject = %message.caller.subject.escape_debug(),
             method = %Shown(&method),
             decision = decision.reason.label(),
-            rule = decision.rule.as_ref().map(ToString::to_string),
+            rule = rule.map(ToString::to_string),
             revision = %policy.revision(),
             message_id = %&*message.id,
+            trace_id = message.trace_id().as_deref(),
+            // These tell the entries of a batch apart.
+            id = id.as_ref().map(|id| tracing::field::display(one_line(id.as_json(), MAX_ID))),
+            entry = position,
             code = error.map(RpcError::code),
             stored = is_stored,
             // The cause may quote what the caller answered to a question.
             error = error.and_then(std::error::Error::source).map(|cause| one_line(&cause.to_string(), MAX_CAUSE)),
             frames = message.open.frames().map(FrameWriter::frames).filter(|frames| *frames > 0),
             duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+            suppressed = Some(suppressed).filter(|suppressed| *suppressed > 0),
             "call"
-        );
+            );
+        }
         let limit = match message.open.frames() {
             Some(_) => self.open.limits().response,
             None => self.response_limit(),
         };
-        id.map(|id| self.bounded(id, outcome, limit, is_stored))
+        let Some(id) = id else {
+            // A notification has no answer.
+            if let Some(recorded) = &mut recorded {
+                recorded.answered(outcome.err().map(|error| error.code()), None);
+            }
+            return None;
+        };
+        let mut written = self.bounded(id, outcome, limit, is_stored);
+        if let Some(mut recorded) = recorded {
+            recorded.answered(written.code, Some(&written.text));
+            written.recorded = Some(recorded);
+        }
+        Some(written)
     }
 
     /// The answer of a built-in method.
@@ -681,12 +791,22 @@ impl Inner {
     async fn run(&self, permitted: Permitted, open: &OpenCall) -> Ran {
         // The method is dropped, and so cancelled, when its deadline passes, when its call is ended, or when its message's
         // future is dropped.
-        let begun = std::panic::catch_unwind(AssertUnwindSafe(|| self.methods.run(permitted)));
-        let mut run = begun.unwrap_or_else(|panic| Box::pin(async move { std::panic::resume_unwind(panic) }));
+        let (trace, method) = (permitted.call().trace.clone(), Arc::clone(&permitted.call().method));
+        let is_revoked = || self.is_revoked(open, Some(&method), self.clock.now_s());
+        if is_revoked() {
+            return Ran::Stopped(Refusal::Revoked);
+        }
+        let begun = std::panic::catch_unwind(AssertUnwindSafe(|| trace.within(|| self.methods.run(permitted))));
+        let run = begun.unwrap_or_else(|panic| Box::pin(async move { std::panic::resume_unwind(panic) }));
+        let mut run = trace.around(run);
         let finished = tokio::select! {
             biased;
             finished = AssertUnwindSafe(&mut run).catch_unwind() => Ok(finished),
             ending = open.ended() => Err(Refusal::Ended(ending)),
+            () = self.verifier.switch().until(is_revoked) => {
+                self.cut_off(open);
+                Err(Refusal::Ended(Ending::Revoked))
+            }
             () = open.deadline(&*self.clock) => Err(Refusal::Deadline),
         };
         if let Err(Refusal::Ended(_)) = finished
@@ -698,7 +818,11 @@ impl Inner {
         // The clean-up of a cancelled method may panic, too.
         let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(run)));
         if dropped.is_err() {
-            tracing::error!(target: "sealwire::call", "a method panicked while it was dropped");
+            let agent = open.shown().0.agent.clone();
+            let key = LogKey { label: "panic", agent: Some(agent.clone()), ..LogKey::default() };
+            if let Some(suppressed) = self.lines.check(&key) {
+                tracing::error!(target: "sealwire::call", %agent, suppressed, "a method panicked while it was dropped");
+            }
         }
         match (finished, open.ending()) {
             (Err(refusal), None) => Ran::Stopped(refusal),
@@ -714,6 +838,24 @@ impl Inner {
             }
             (Ok(Ok(outcome)), None) => Ran::InTime(outcome),
         }
+    }
+
+    /// Whether an operator has revoked anything that this call needs.
+    fn is_revoked(&self, open: &OpenCall, method: Option<&str>, now_s: u64) -> bool {
+        if self.verifier.switch().is_empty() {
+            return false;
+        }
+        let asked = open.asked();
+        let method = method.or_else(|| asked.as_ref().map(|asked| &*asked.method));
+        self.verifier.revokes(open.began(), &open.shown().1, method, now_s).is_some()
+    }
+
+    /// Ends a call that an operator has revoked.
+    fn cut_off(&self, open: &OpenCall) {
+        if open.ending().is_none() {
+            self.verifier.switch().cut_off();
+        }
+        open.end(Ending::Revoked);
     }
 
     /// Registers a message as under way; a stream, with the bytes of its body.
@@ -734,13 +876,11 @@ impl Inner {
         entry: Result<Call, Response>,
         policy: &PolicySet,
         started: Instant,
-        open: &OpenCall,
+        (open, around): (&OpenCall, &Trace),
         frames: &FrameWriter,
     ) -> Option<Sealed> {
-        // Records the end even if this future is dropped.
-        let mut end = RecordedEnd { service: self, open, by: "given_up" };
         let response = {
-            let mut entry = std::pin::pin!(self.entry(entry, policy, started));
+            let mut entry = std::pin::pin!(self.entry(entry, None, policy, started, around));
             tokio::select! {
                 biased;
                 response = &mut entry => response,
@@ -751,9 +891,10 @@ impl Inner {
                 }
             }
         }?;
-        let is_late = response.code == Some(crate::rpc::code::TIMEOUT);
-        end.by = if is_late { "deadline" } else { "answered" };
-        let Written { id, text, .. } = response;
+        let Written { id, text, is_late, mut recorded, .. } = response;
+        // Until its frames are sent, it may still be given up.
+        let mut ended_by = |by: &'static str| recorded.iter_mut().for_each(|recorded| recorded.ended(by));
+        ended_by("given_up");
         // Sending a large response may take as long as the caller likes, but not beyond the deadline.
         let stop = || async {
             tokio::select! {
@@ -767,14 +908,21 @@ impl Inner {
             Some(_) => frames.finish(text, std::future::pending()).await,
         };
         match finished {
-            Finished::Ordinary(sealed) => Some(sealed),
-            Finished::Frames => None,
+            Finished::Ordinary(sealed) => {
+                ended_by(if is_late { "deadline" } else { "answered" });
+                Some(sealed)
+            }
+            Finished::Frames => {
+                ended_by(if is_late { "deadline" } else { "answered" });
+                None
+            }
             Finished::Cut => {
-                end.by = if self.clock.now_ms() >= open.deadline_ms() { "deadline" } else { Ending::Stalled.label() };
+                let is_over = self.clock.now_ms() >= open.deadline_ms();
+                ended_by(if is_over { "deadline" } else { Ending::Stalled.label() });
                 None
             }
             Finished::NoRoom => {
-                end.by = Ending::NoRoom.label();
+                ended_by(Ending::NoRoom.label());
                 let response = Response::new(id, Err(self.entry_error(&Refusal::Ended(Ending::NoRoom))));
                 match frames.finish(response.to_bytes(), std::future::pending()).await {
                     Finished::Ordinary(sealed) => Some(sealed),
@@ -809,6 +957,14 @@ impl Inner {
         binding.seal(payload, self.clock.now_s())
     }
 
+    /// Counts a message that is refused as a whole.
+    fn refused(&self, label: &'static str) {
+        self.counters.refused(label);
+        if let Some(recorder) = &self.recorder {
+            recorder.refused(label);
+        }
+    }
+
     /// Counts, logs and answers a message that is refused as a whole.
     fn refuse(&self, refusal: Refusal, agent: Option<&Name>, route: ReplyRoute) -> Option<Sealed> {
         let cause = refusal.cause();
@@ -816,21 +972,22 @@ impl Inner {
     }
 
     fn refuse_for(&self, refusal: Refusal, cause: Cause, agent: Option<&Name>, route: ReplyRoute) -> Option<Sealed> {
-        self.counters.refused(refusal.label());
+        self.refused(refusal.label());
+        self.meters.refused(refusal.label(), agent.filter(|_| is_proved(&refusal, cause)));
         self.log(&refusal, cause, agent);
         let now_s = self.clock.now_s();
         match (refusal.answer(now_s), route) {
-            (Answer::Nothing, _) | (_, ReplyRoute::Nowhere) => None,
-            (Answer::Hint(hint), ReplyRoute::Hint(reply)) => self.hints.allow(agent).then(|| hint.to(reply)),
+            (RefusalReply::Nothing, _) | (_, ReplyRoute::Nowhere) => None,
+            (RefusalReply::Hint(hint), ReplyRoute::Hint(reply)) => self.hints.allow(agent).then(|| hint.to(reply)),
             // This refusal is signed once the caller is known, which it is not yet.
-            (Answer::Error(error), ReplyRoute::Hint(reply)) => {
+            (RefusalReply::Error(error), ReplyRoute::Hint(reply)) => {
                 let hint = refusal::hint_for(error.code());
                 self.hints.allow(agent).then(|| hint.to(reply))
             }
-            (Answer::Hint(hint), ReplyRoute::Signed(binding)) => {
+            (RefusalReply::Hint(hint), ReplyRoute::Signed(binding)) => {
                 self.hints.allow(agent).then(|| hint.to(binding.into_reply()))
             }
-            (Answer::Error(error), ReplyRoute::Signed(binding)) => {
+            (RefusalReply::Error(error), ReplyRoute::Signed(binding)) => {
                 // A signature costs more than the message it refuses: copies do not get an unlimited number of them.
                 let may_answer = match (cause, agent) {
                     (Cause::Copy, Some(agent)) => self.quotas.may_answer_copy(agent),
@@ -843,21 +1000,12 @@ impl Inner {
         }
     }
 
-    /// Logs every refusal of a proved caller's own message. Of all others, it logs one a second per label, and per owner
-    /// if there is one: otherwise anyone who may publish could flood the log and rotate its contents away.
+    /// Logs one refusal a second for each reason, and for each owner whose key has proved the message: otherwise anyone who may publish
+    /// could flood the log and rotate its contents away, or hide one reason behind another.
     fn log(&self, refusal: &Refusal, cause: Cause, agent: Option<&Name>) {
-        let limited = match cause {
-            Cause::Anybody => Some(None),
-            Cause::Copy | Cause::Excess => Some(agent.cloned()),
-            Cause::Caller => None,
-        };
-        let suppressed = match limited {
-            None => 0,
-            Some(owner) => match self.lines.check(&(refusal.label(), owner)) {
-                Some(suppressed) => suppressed,
-                None => return,
-            },
-        };
+        let owner = agent.filter(|_| is_proved(refusal, cause)).cloned();
+        let key = LogKey { label: refusal.label(), detail: refusal.detail(), agent: owner, ..LogKey::default() };
+        let Some(suppressed) = self.lines.check(&key) else { return };
         tracing::info!(
             target: "sealwire::refused",
             agent = agent.map(Name::as_str),
@@ -890,6 +1038,11 @@ impl tower::Service<Delivery> for Service {
         let this = self.clone();
         Box::pin(async move { Ok(this.handle(delivery).await) })
     }
+}
+
+/// Whether the key of the agent that is named has proved the message: an agent of the key ring.
+fn is_proved(refusal: &Refusal, cause: Cause) -> bool {
+    cause != Cause::Anybody || refusal.has_proved_key()
 }
 
 /// A method name from the wire, cut to 128 characters and escaped: a caller must not be able to forge log lines.

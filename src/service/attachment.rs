@@ -21,8 +21,9 @@ pub(super) use fetch::{AttachmentMemory, CallAttachments};
 /// bytes; [`Ctx::attachment`](super::Ctx::attachment) fetches them.
 ///
 /// ```
-/// use sealwire::rpc::RpcError;
-/// use sealwire::service::{Attachment, Ctx, Router};
+/// use sealwire::RpcError;
+/// use sealwire::serve::Attachment;
+/// use sealwire::{Ctx, Router};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Store { document: Attachment }
@@ -49,8 +50,11 @@ impl Attachment {
     /// so that policies can have `when.params.document.size = { max = 1000000 }`.
     #[must_use]
     pub fn param(name: impl Into<String>) -> Param {
-        let members = vec![Param::string("sha256"), Param::integer("size"), Param::string("type")];
-        Param::new(name, ParamType::Object(members))
+        Param::new(name, Self::param_type())
+    }
+
+    pub(super) fn param_type() -> ParamType {
+        ParamType::Object(vec![Param::string("sha256"), Param::integer("size"), Param::string("type")])
     }
 
     /// The digest of its bytes: base64url of SHA-256, 43 characters.

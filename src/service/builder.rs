@@ -15,17 +15,19 @@ use super::authorize::Permitted;
 use super::catalogue::Catalogue;
 use super::counters::Counters;
 use super::idempotency::{Idempotency, Idempotent};
+use super::lines::Lines;
+use super::meters::Meters;
 use super::methods::MethodService;
 use super::quota::{HintRate, Quotas};
 use super::router::{Dispatch, Router, RouterError};
+use super::spans::Spans;
 use super::streams::OpenCalls;
-use super::{DecisionSink, Inner, Service, ServiceLimits, builtin};
+use super::{Inner, Service, ServiceLimits, builtin};
 use crate::auth::Verifier;
 use crate::clock::{Clock, SystemClock};
 use crate::files::FileTrust;
-use crate::log_limiter::KeyedLogLimiter;
-use crate::name::MethodName;
-use crate::policy::{DecisionRecord, Finding, Methods, PolicyErrors, PolicySet};
+use crate::policy::{Finding, Methods, PolicyErrors, PolicySet};
+use crate::record::Recorder;
 use crate::rpc::RpcError;
 use crate::wire::{Endpoint, KeyError, random_bytes};
 
@@ -60,6 +62,7 @@ pub struct WantsMethods {
     before: WantsPolicy,
     policy: Source,
     limits: ServiceLimits,
+    recorder: Option<Recorder>,
 }
 
 #[derive(Debug)]
@@ -77,7 +80,6 @@ pub struct Ready {
     catalogue: Catalogue,
     wrong: Vec<RouterError>,
     names: Vec<String>,
-    decisions: Option<DecisionSink>,
     clock: Arc<dyn Clock>,
 }
 
@@ -136,6 +138,7 @@ impl Builder<WantsPolicy> {
                 before: self.stage,
                 policy: Source::Folder(folder.into(), FileTrust::default()),
                 limits: ServiceLimits::default(),
+                recorder: None,
             },
         }
     }
@@ -148,6 +151,7 @@ impl Builder<WantsPolicy> {
                 before: self.stage,
                 policy: Source::Set(Box::new(policy)),
                 limits: ServiceLimits::default(),
+                recorder: None,
             },
         }
     }
@@ -170,18 +174,18 @@ impl Builder<WantsMethods> {
         self
     }
 
+    /// Records decisions and outcomes: see [`Recorder`].
+    #[must_use]
+    pub fn record(mut self, recorder: Recorder) -> Self {
+        self.stage.recorder = Some(recorder);
+        self
+    }
+
     /// What can be called.
     #[must_use]
     pub fn methods<S: Send + Sync + 'static>(self, router: Router<S>) -> Builder<Ready> {
         let names: Vec<String> = router.names().map(str::to_owned).collect();
-        let registered = names.iter().filter_map(|name| MethodName::new(name).ok()).fold(
-            Methods::new(),
-            |methods, name| match router.declared(name.as_str()) {
-                Some(params) => methods.with_params(name, params.iter().cloned()),
-                None => methods.with(name),
-            },
-        );
-        let registered = builtin::names().fold(registered, Methods::with);
+        let registered = builtin::names().fold(router.policy_methods(), Methods::with);
         let wrong = router.wrong().to_vec();
         let idempotent = router.idempotent_methods().clone();
         let catalogue = router.catalogue();
@@ -194,7 +198,6 @@ impl Builder<WantsMethods> {
                 catalogue,
                 wrong,
                 names,
-                decisions: None,
                 clock: Arc::new(SystemClock),
             },
         }
@@ -215,14 +218,6 @@ impl Builder<Ready> {
         self
     }
 
-    /// Hands every decision of the policy to `sink`, with the declared parameters only. `sink` is called on the message
-    /// path: it must not block.
-    #[must_use]
-    pub fn decisions(mut self, sink: impl Fn(DecisionRecord) + Send + Sync + 'static) -> Self {
-        self.stage.decisions = Some(Box::new(sink));
-        self
-    }
-
     /// Uses another clock than the system's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -238,11 +233,11 @@ impl Builder<Ready> {
     /// policy files with errors (the operator's mistake). An empty or missing folder is no error: it denies everything and
     /// says so.
     pub fn build(self) -> Result<Service, BuildError> {
-        let Ready { before, methods, registered, idempotent, catalogue, wrong, names, decisions, clock } = self.stage;
+        let Ready { before, methods, registered, idempotent, catalogue, wrong, names, clock } = self.stage;
         if !wrong.is_empty() {
             return Err(BuildError::Methods(wrong));
         }
-        let WantsMethods { before: WantsPolicy { endpoint, verifier }, policy, limits } = before;
+        let WantsMethods { before: WantsPolicy { endpoint, verifier }, policy, limits, recorder } = before;
         let policy = match policy {
             Source::Set(set) => *set,
             Source::Folder(folder, trust) => {
@@ -270,14 +265,16 @@ impl Builder<Ready> {
             attachments: Arc::new(AttachmentMemory::new(limits.attachments.clone())),
             hints: HintRate::new(limits.hints_per_second),
             counters: Counters::new(names.iter().map(String::as_str).chain(builtin::BUILTIN_METHODS)),
-            lines: KeyedLogLimiter::default(),
-            policy: ArcSwap::from_pointee(policy),
+            meters: Meters::default(),
+            spans: Spans::default(),
+            lines: Lines::default(),
+            policy: Arc::new(ArcSwap::from_pointee(policy)),
             endpoint,
             verifier,
             methods,
             limits,
             room: AtomicUsize::new(usize::MAX),
-            decisions,
+            recorder,
             clock,
         })))
     }

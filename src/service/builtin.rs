@@ -146,6 +146,9 @@ fn explain(
     let now_s = now_ms / 1000;
     let (key, algorithm) =
         proof(&verifier.keys_of(&asked.agent, now_s), &asked.agent, asked.key, asked.algorithm.as_deref())?;
+    if asked.subject.as_deref() == Some(asked.agent.as_str()) {
+        return Err(RpcError::invalid_params("`subject` is the agent itself: leave it out for a call in its own name"));
+    }
     let mut caller = Caller::new(asked.agent, asked.roles);
     if let Some(subject) = asked.subject {
         caller.delegated = true;

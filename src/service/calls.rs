@@ -1,12 +1,15 @@
 //! From a verified message to the calls in it. Never looks at a body whose sender is not proved and fresh.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::attachment::CallAttachments;
+use super::policy_in_force::PolicyInForce;
 use super::streams::OpenCall;
 use crate::auth::{Caller, Verified};
 use crate::name::{MethodName, Name};
 use crate::rpc::{self, Body, Id, Limits, Params, Request, Response, RpcError, code};
+use crate::trace::Trace;
 use crate::wire::{Binding, NonceText};
 
 /// What all calls of one message have in common.
@@ -19,11 +22,30 @@ pub struct Message {
     pub(super) start_before_ms: u64,
     pub(super) idempotency_key: Option<String>,
     pub(super) traceparent: Option<String>,
+    /// What its entries belong to, or their batch.
+    pub(super) trace: Trace,
+    pub(super) capabilities: Option<String>,
     pub(super) attachments: CallAttachments,
+    pub(super) policy: PolicyInForce,
     /// The nonce, as text.
     pub(super) id: NonceText,
     /// Whether the message is a batch: an idempotency key covers one call.
     pub(super) in_batch: bool,
+}
+
+impl Message {
+    /// The id of the trace that the message belongs to, for the log.
+    pub(super) fn trace_id(&self) -> Option<Cow<'_, str>> {
+        match self.traceparent.as_deref() {
+            Some(parent) => parent.split('-').nth(1).map(Cow::Borrowed),
+            None => self.trace.id().map(Cow::Owned),
+        }
+    }
+
+    /// The same for metrics, unless nobody can look it up.
+    pub(super) fn exemplar(&self) -> Option<Cow<'_, str>> {
+        (self.traceparent.is_some() || self.trace.is_recorded()).then(|| self.trace_id()).flatten()
+    }
 }
 
 /// One call or notification of a verified caller, not yet authorized.
@@ -35,6 +57,8 @@ pub struct Call {
     pub(super) method: Arc<str>,
     pub(super) params: Option<Params>,
     pub(super) id: Option<Id>,
+    /// What nested calls continue.
+    pub(super) trace: Trace,
 }
 
 impl Call {
@@ -122,7 +146,7 @@ impl Calls {
         verified: Verified,
         limits: &Limits,
         answer_limit: usize,
-        attachments: CallAttachments,
+        (attachments, policy, trace): (CallAttachments, PolicyInForce, Trace),
     ) -> Result<Self, Box<RejectedBody>> {
         let Verified {
             caller,
@@ -134,6 +158,7 @@ impl Calls {
             nonce,
             window,
             traceparent,
+            capabilities,
             token,
             binding,
         } = verified;
@@ -177,7 +202,10 @@ impl Calls {
             start_before_ms: deadline_ms.min(expires_at.saturating_mul(1000)),
             idempotency_key,
             traceparent,
+            trace,
+            capabilities,
             attachments,
+            policy,
             id: nonce.text(),
             in_batch: is_batch,
         });
@@ -187,6 +215,7 @@ impl Calls {
                 method: method.into(),
                 params,
                 id,
+                trace: Trace::default(),
             })
         };
         let entries = match body {

@@ -86,6 +86,10 @@ impl Catalogue {
         self.0.len()
     }
 
+    pub(super) fn has(&self, method: &str) -> bool {
+        self.0.contains_key(method)
+    }
+
     /// One page. `charge` is told how many bytes it may have before they are written.
     pub(super) async fn page(
         &self,
@@ -184,7 +188,11 @@ impl Entry {
                 for (_, keywords) in reach.params().filter(|(name, _)| *name == param.name()) {
                     narrow_all(&mut schema, keywords);
                 }
-                json!({ "name": param.name(), "required": !param.is_optional(), "schema": schema })
+                let mut told = json!({ "name": param.name(), "required": !param.is_optional(), "schema": schema });
+                if let (Some(text), Value::Object(members)) = (param.description(), &mut told) {
+                    members.insert("description".to_owned(), text.into());
+                }
+                told
             })
             .collect();
         let mut members = Map::new();

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use super::Service;
+use super::lines::LogKey;
 use super::streams::{CallKey, Controlled, Ending, OpenCall};
 use crate::auth::{AuthError, Caller};
 use crate::name::Name;
-use crate::policy::{DecisionRecord, Question, StreamRecord};
+use crate::policy::{DecisionRecord, Question};
+use crate::record::Kind;
 use crate::rpc::Params;
 use crate::wire::{ControlEnvelope, ControlSubject, Delivery, EnvelopeError};
 
@@ -35,6 +37,17 @@ enum Ineffective {
     Old,
     #[error("it is about frames or a question that do not exist, or comes too often")]
     Void,
+}
+
+impl Ineffective {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Shape(_) => "shape",
+            Self::Auth(error) => error.detail(),
+            Self::Old => "old",
+            Self::Void => "void",
+        }
+    }
 }
 
 impl Service {
@@ -72,7 +85,9 @@ impl Service {
         let Wanted { subject, call } = wanted;
         if let Err(ineffective) = self.judge_control(&subject, &call, delivery).await {
             self.0.counters.refused("control_refused");
-            if let Some(suppressed) = self.0.lines.check(&("control", Some(subject.agent.clone()))) {
+            let agent = Some(subject.agent.clone());
+            let key = LogKey { label: "control", detail: Some(ineffective.label()), agent, ..LogKey::default() };
+            if let Some(suppressed) = self.0.lines.check(&key) {
                 tracing::info!(
                     target: "sealwire::refused",
                     agent = %subject.agent,
@@ -130,13 +145,24 @@ impl Service {
                 call.end(Ending::Draining);
             } else if this.verifier.is_suspended() {
                 call.end(Ending::Suspended);
-            } else if let Err(error) = this.verifier.check_again(&caller.agent, &caller.key, &token, now_s) {
-                tracing::info!(
-                    target: "sealwire::call",
-                    agent = %caller.agent,
-                    reason = %error,
-                    "a call under way is ended"
-                );
+            } else if this.is_revoked(&call, None, now_s) {
+                this.cut_off(&call);
+            } else if let Err(error) = this.verifier.check_again(call.began(), &token, now_s) {
+                let key = LogKey {
+                    label: "ended",
+                    detail: Some(error.detail()),
+                    agent: Some(caller.agent.clone()),
+                    ..LogKey::default()
+                };
+                if let Some(suppressed) = this.lines.check(&key) {
+                    tracing::info!(
+                        target: "sealwire::call",
+                        agent = %caller.agent,
+                        reason = %error,
+                        suppressed,
+                        "a call under way is ended"
+                    );
+                }
                 call.end(Ending::Unauthenticated);
             } else if !call.is_judged_under(policy.revision()) {
                 self.decide_again(&call, &caller);
@@ -166,22 +192,30 @@ impl Service {
         if decision.is_allow() {
             return;
         }
-        if let Some(sink) = &this.decisions {
-            let record = DecisionRecord {
-                call: Some(call.nonce().to_text()),
-                stream: Some(StreamRecord::Denied {}),
-                ..DecisionRecord::new(&policy, &question, &decision)
-            };
-            call.records_end_of(record.clone());
-            sink(record);
+        if let Some(recorder) = &this.recorder {
+            let record = DecisionRecord::new(&policy, &question, &decision, Some(&recorder.salt()));
+            let record = DecisionRecord { message: Some(call.nonce().to_text()), under_way: true, ..record };
+            recorder.put(Kind::Decision, record.within_bounds().1);
         }
-        tracing::info!(
-            target: "sealwire::call",
-            agent = %caller.agent,
-            decision = decision.reason.label(),
-            revision = %policy.revision(),
-            "a call under way is no longer allowed"
-        );
+        let key = LogKey {
+            label: "no_longer_allowed",
+            detail: Some(decision.reason.label()),
+            agent: Some(caller.agent.clone()),
+            method: Some(Arc::clone(&asked.method)),
+            rule: decision.rule.clone(),
+        };
+        if let Some(suppressed) = this.lines.check(&key) {
+            tracing::info!(
+                target: "sealwire::call",
+                agent = %caller.agent,
+                method = %asked.method,
+                decision = decision.reason.label(),
+                rule = decision.rule.as_ref().map(ToString::to_string),
+                revision = %policy.revision(),
+                suppressed,
+                "a call under way is no longer allowed"
+            );
+        }
         call.end(Ending::Denied);
     }
 

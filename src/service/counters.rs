@@ -57,14 +57,16 @@ impl Counters {
         }
     }
 
+    /// Returns whether the method is registered.
     pub(super) fn served(
         &self,
         method: &str,
         outcome: &Result<Box<RawValue>, RpcError>,
         decision: &'static str,
         duration: Duration,
-    ) {
-        let counters = self.methods.get(method).unwrap_or(&self.unregistered);
+    ) -> bool {
+        let registered = self.methods.get(method);
+        let counters = registered.unwrap_or(&self.unregistered);
         counters.requests.fetch_add(1, Ordering::Relaxed);
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         counters.processing_ns.fetch_add(nanoseconds, Ordering::Relaxed);
@@ -73,10 +75,11 @@ impl Counters {
             let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
             // The code only: an application's message may quote parameters.
             *last = format!("{}: {}", error.code(), decision);
-            if error.code() == crate::rpc::code::PERMISSION_DENIED {
+            if error.profile_code() == Some(crate::rpc::code::PERMISSION_DENIED) {
                 counters.denied.fetch_add(1, Ordering::Relaxed);
             }
         }
+        registered.is_some()
     }
 
     pub(crate) fn refused(&self, label: &'static str) {

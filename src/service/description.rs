@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 /// What `rpc.discover` tells callers about a method: what it does, its parameters and result as JSON Schemas (2020-12), examples.
 ///
 /// ```
-/// use sealwire::rpc::RpcError;
-/// use sealwire::service::{Ctx, Description, Router};
+/// use sealwire::RpcError;
+/// use sealwire::serve::Description;
+/// use sealwire::{Ctx, Router};
 /// use serde_json::json;
 ///
 /// # async fn add(_: Ctx, (a, b): (f64, f64)) -> Result<f64, RpcError> { Ok(a + b) }

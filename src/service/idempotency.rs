@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::Call;
 use crate::auth::{Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier, Withdrawal};
+use crate::log_limiter::KeyedLogLimiter;
+use crate::name::Name;
 use crate::rpc::{Id, Limits, Outcome, Params, Response, Responses};
 use crate::wire::{Audience, HmacKey};
 
@@ -26,7 +28,7 @@ use crate::wire::{Audience, HmacKey};
 ///
 /// ```
 /// use std::time::Duration;
-/// use sealwire::service::Idempotent;
+/// use sealwire::Idempotent;
 ///
 /// let day = Idempotent::keep(Duration::from_secs(24 * 3600));
 /// let may_run_again = day.rerun_if_lost();
@@ -107,6 +109,8 @@ pub(super) struct Idempotency {
     /// For entries that no other process reads.
     own: HmacKey,
     running: RunningHere,
+    /// Limits the log lines that callers can cause: by agent and by what they say.
+    lines: KeyedLogLimiter<(&'static str, Name)>,
 }
 
 /// The keys whose calls run in this process. Their claims say until when, but a clock that jumps may be past that while they
@@ -247,6 +251,8 @@ enum State {
 #[derive(Debug)]
 enum Meaning {
     Free,
+    /// It was not written by this service, as far as its key tells.
+    Foreign,
     Stored(Outcome),
     Conflict(Conflict),
 }
@@ -259,7 +265,34 @@ impl Idempotency {
         own: [u8; 32],
     ) -> Self {
         store.enable();
-        Self { store, methods, audience, own: HmacKey::new(own), running: RunningHere::default() }
+        Self {
+            store,
+            methods,
+            audience,
+            own: HmacKey::new(own),
+            running: RunningHere::default(),
+            lines: KeyedLogLimiter::default(),
+        }
+    }
+
+    /// How many outcomes and claims are kept, and their bytes.
+    pub(super) fn held(&self) -> (usize, usize) {
+        self.store.held()
+    }
+
+    /// Forgets whose lines it has counted.
+    pub(super) fn tidy(&self) {
+        for ((what, agent), suppressed) in self.lines.tidy() {
+            tracing::warn!(target: "sealwire::call", %agent, suppressed, "left out before: {what}");
+        }
+    }
+
+    fn log(&self, attempt: &Attempt, reason: Option<OutcomeStoreError>, what: &'static str) {
+        let agent = attempt.key.agent();
+        if let Some(suppressed) = self.lines.check(&(what, agent.clone())) {
+            let reason = reason.map(|reason| reason.to_string());
+            tracing::warn!(target: "sealwire::call", %agent, message_id = attempt.message, reason, suppressed, "{what}");
+        }
     }
 
     /// The attempt of a permitted call; `None` if its method is not declared idempotent, or the call has no key.
@@ -310,6 +343,11 @@ impl Idempotency {
             Err(error) => return claiming.refuse(error),
         };
         match attempt.meaning(&mac, &content, now_ms) {
+            Meaning::Foreign => {
+                let what = "a stored outcome is not of this service, or of a service key that is no longer in force";
+                self.log(&attempt, None, what);
+                return Begun::Conflict(Conflict::Unknown);
+            }
             Meaning::Stored(outcome) => return Begun::Stored(outcome),
             Meaning::Conflict(conflict) => return Begun::Conflict(conflict),
             Meaning::Free if lock(&self.running).contains(&attempt.key) => return Begun::Conflict(RUNNING),
@@ -358,13 +396,8 @@ impl Idempotency {
         match self.store.replace(&attempt.key, revision, claiming.instead(), keep).await {
             Ok(_) | Err(OutcomeStoreError::Taken) => claiming.settle(),
             Err(reason) => {
-                tracing::warn!(
-                    target: "sealwire::call",
-                    agent = %attempt.key.agent(),
-                    message_id = attempt.message,
-                    %reason,
-                    "the idempotency key of a call that was not begun is given back once the store can be asked"
-                );
+                let what = "the idempotency key of a call that was not begun is given back once the store can be asked";
+                self.log(&attempt, Some(reason), what);
             }
         }
     }
@@ -388,13 +421,7 @@ impl Idempotency {
             written = self.store.replace(&attempt.key, revision, entry, keep).await;
         }
         if let Err(reason) = written {
-            tracing::warn!(
-                target: "sealwire::call",
-                agent = %attempt.key.agent(),
-                message_id = attempt.message,
-                %reason,
-                "an outcome was not kept: a repeated call is told that it is unknown"
-            );
+            self.log(&attempt, Some(reason), "an outcome was not kept: a repeated call is told that it is unknown");
         }
     }
 
@@ -448,13 +475,7 @@ impl Attempt {
 
     fn meaning(&self, mac: &HmacKey, entry: &[u8], now_ms: u64) -> Meaning {
         let Some((head, body)) = self.read(mac, entry) else {
-            tracing::error!(
-                target: "sealwire::call",
-                agent = %self.key.agent(),
-                message_id = self.message,
-                "a stored outcome is not of this service, or of a service key that is no longer in force"
-            );
-            return Meaning::Conflict(Conflict::Unknown);
+            return Meaning::Foreign;
         };
         // Nothing was executed under the key, whatever its parameters.
         if head.state == State::NotStarted {

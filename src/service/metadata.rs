@@ -16,6 +16,8 @@ pub(super) const GUARD_READY: &str = "sealwire.guard.ready";
 pub(super) const STARTED: &str = "sealwire.started";
 /// Metadata: the state.
 pub(super) const STATE: &str = "sealwire.state";
+/// Metadata: the kinds of files whose present state is refused, separated by `, `; absent if there are none.
+pub(super) const REFUSED: &str = "sealwire.refused";
 /// Metadata: the policy's revision.
 pub(super) const POLICY: &str = "sealwire.policy";
 

@@ -264,6 +264,21 @@ impl<T: Serialize> Sink<T> {
             }
         }
     }
+
+    /// Sends several parts of the result, in as few frames as they fit in. Waits while the caller has no room. Does nothing if the caller
+    /// accepts no frames.
+    ///
+    /// # Errors
+    /// As of [`send`](Self::send), as an error for the caller; those ahead may have been sent.
+    ///
+    /// Cancel safety: a dropped future may have sent some of them, from the first on.
+    pub async fn send_all(&self, items: impl IntoIterator<Item = T>) -> Result<(), RpcError> {
+        if self.parts.open.frames().is_none() {
+            return Ok(());
+        }
+        let texts: Vec<_> = items.into_iter().map(|item| self.parts.item(&item)).collect();
+        self.parts.send_joined(FrameKind::Item, futures_util::stream::iter(texts)).await
+    }
 }
 
 impl<T> Clone for Sink<T> {

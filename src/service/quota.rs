@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn one_that_an_agent_acts_for_leaves_its_rate_and_its_places_to_others_and_none_adds_to_them() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 100, in_flight: 8 });
-        let of = |subject| Payer { subject: Some(subject), ..payer("door") };
+        let of = |subject| Payer { subject: Some(subject), ..payer("gateway") };
         let used = |payer: &Payer| (0..1_000).filter(|_| quotas.charge_first(payer).is_ok()).count();
         // As many as are free, plus what the rate gives back meanwhile. Refusals cost the agent nothing.
         let (first, second) = (used(&of(1)), used(&of(2)));
@@ -322,7 +322,7 @@ mod tests {
         assert!(quotas.charge_first(&of(3)).is_ok() && quotas.charge_further(&of(1), 1).is_err());
         let many = (4..100_000).filter(|subject| quotas.charge_first(&of(*subject)).is_ok()).count();
         assert!((10..=30).contains(&many), "what was left of the agent's: {many}");
-        assert!(quotas.charge_first(&payer("door")).is_err() && quotas.charge_first(&payer("b")).is_ok());
+        assert!(quotas.charge_first(&payer("gateway")).is_err() && quotas.charge_first(&payer("b")).is_ok());
 
         let held: Vec<_> = (0..10).filter_map(|_| quotas.acquire(&of(1)).ok()).collect();
         assert_eq!(held.len(), 4);

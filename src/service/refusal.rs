@@ -7,7 +7,7 @@ use super::calls::BodyError;
 use super::idempotency::Conflict;
 use super::quota::{QuotaExceeded, QuotaScope};
 use super::streams::Ending;
-use crate::auth::{AdmitError, AuthError, OutcomeStoreError};
+use crate::auth::{AdmitError, AuthError, OutcomeStoreError, RevocationKind as Kind};
 use crate::rpc::{RpcError, code};
 use crate::wire::{EnvelopeError, UnsignedHint};
 
@@ -32,6 +32,9 @@ pub enum Refusal {
     /// The policy would allow the name, but there is no such method.
     #[error("no such method")]
     UnknownMethod,
+    /// An operator has revoked the method, the service or the caller since the message was proved.
+    #[error("revoked by an operator")]
+    Revoked,
     /// Parameters that a policy with conditions cannot judge: undeclared, missing, repeated, of another type.
     #[error("{0}")]
     Params(String),
@@ -41,6 +44,9 @@ pub enum Refusal {
     /// Outcomes cannot be stored now.
     #[error("{0}")]
     OutcomeStore(OutcomeStoreError),
+    /// The method runs only once its decision is on disk, and that cannot be written now.
+    #[error("the decision cannot be recorded, and the method asks for that")]
+    Unrecorded,
     /// An idempotency key with a batch.
     #[error("an idempotency key covers one call, and this is a batch")]
     KeyOfBatch,
@@ -81,7 +87,7 @@ impl From<BodyError> for InvalidBody {
 
 /// What the caller gets.
 #[derive(Debug)]
-pub enum Answer {
+pub enum RefusalReply {
     /// Silence: nobody may be answered, or nothing may be published.
     Nothing,
     /// An unsigned hint: the caller is not known.
@@ -90,7 +96,7 @@ pub enum Answer {
     Error(RpcError),
 }
 
-impl Answer {
+impl RefusalReply {
     /// The error object; an internal error if there is none.
     pub(super) fn into_error(self) -> RpcError {
         match self {
@@ -122,35 +128,40 @@ impl Refusal {
 
     /// What the caller is told at `now_s` (seconds since the Unix epoch).
     #[must_use]
-    pub fn answer(&self, now_s: u64) -> Answer {
-        let error = |code, message: &'static str| Answer::Error(RpcError::with_code(code, message));
+    pub fn answer(&self, now_s: u64) -> RefusalReply {
+        let error = |code, message: &'static str| RefusalReply::Error(RpcError::with_code(code, message));
         match self {
             Self::Shape(shape) => match shape {
-                EnvelopeError::Subject | EnvelopeError::Reply => Answer::Nothing,
-                EnvelopeError::TooLarge => Answer::Hint(UnsignedHint::TooLarge),
+                EnvelopeError::Subject | EnvelopeError::Reply => RefusalReply::Nothing,
+                EnvelopeError::TooLarge => RefusalReply::Hint(UnsignedHint::TooLarge),
                 EnvelopeError::Service
                 | EnvelopeError::Headers
                 | EnvelopeError::Malformed
                 | EnvelopeError::Missing
                 | EnvelopeError::Repeated
                 | EnvelopeError::Authorization
-                | EnvelopeError::Proof(_) => Answer::Hint(UnsignedHint::Unauthenticated),
+                | EnvelopeError::Proof(_) => RefusalReply::Hint(UnsignedHint::Unauthenticated),
             },
+            Self::Revoked | Self::Auth(AuthError::Revoked(Kind::Service | Kind::Everything)) => {
+                error(code::PERMISSION_DENIED, "permission denied: revoked by an operator")
+            }
             Self::Auth(auth) => match proved(auth) {
-                Err(hint) => Answer::Hint(hint),
+                Err(hint) => RefusalReply::Hint(hint),
                 Ok(AdmitError::Stale) => stale(now_s),
                 Ok(AdmitError::Replayed) => error(code::REPLAYED, "replayed"),
                 Ok(AdmitError::OwnerFull { retry_after_ms }) => quota(retry_after_ms, "nonces"),
-                Ok(AdmitError::Full { retry_after_ms }) => overloaded(retry_after_ms),
+                Ok(AdmitError::Full { retry_after_ms } | AdmitError::Fenced { retry_after_ms }) => {
+                    overloaded(retry_after_ms)
+                }
                 Ok(AdmitError::Unavailable(_)) => overloaded(RETRY_AFTER_MS),
             },
             Self::Quota(exceeded) => quota(exceeded.retry_after_ms, exceeded.scope.as_str()),
-            Self::Body(body) => Answer::Error(
+            Self::Body(body) => RefusalReply::Error(
                 body.error.clone().unwrap_or_else(|| RpcError::with_code(code::INVALID_REQUEST, "invalid request")),
             ),
             Self::Denied => error(code::PERMISSION_DENIED, "permission denied"),
             Self::UnknownMethod => error(code::METHOD_NOT_FOUND, "Method not found"),
-            Self::Params(reason) => Answer::Error(RpcError::invalid_params(format!("Invalid params: {reason}"))),
+            Self::Params(reason) => RefusalReply::Error(RpcError::invalid_params(format!("Invalid params: {reason}"))),
             Self::Conflict(conflict) => {
                 let data = match conflict {
                     Conflict::Running { retry_after_ms } => {
@@ -158,10 +169,19 @@ impl Refusal {
                     }
                     _ => json!({ "idempotency": conflict.as_str() }),
                 };
-                Answer::Error(RpcError::with_code(code::CONFLICT, format!("conflict: {conflict}")).with_data(&data))
+                RefusalReply::Error(
+                    RpcError::with_code(code::CONFLICT, format!("conflict: {conflict}")).with_data(&data),
+                )
             }
             Self::OutcomeStore(OutcomeStoreError::AgentFull) => quota(RETRY_AFTER_MS, "outcomes"),
             Self::OutcomeStore(_) => overloaded(RETRY_AFTER_MS),
+            Self::Unrecorded => RefusalReply::Error(
+                RpcError::with_code(
+                    code::OVERLOADED,
+                    "overloaded: the call cannot be recorded, so it was not executed",
+                )
+                .with_data(&json!({ "retry_after_ms": RETRY_AFTER_MS })),
+            ),
             Self::KeyOfBatch => error(
                 code::INVALID_REQUEST,
                 "invalid request: an idempotency key covers one call: send this one by itself, or without a key",
@@ -172,14 +192,21 @@ impl Refusal {
                 Ending::Cancelled => error(code::CANCELLED, "cancelled"),
                 Ending::Unauthenticated => error(code::UNAUTHENTICATED, "unauthenticated"),
                 // Without this, the code would say that nothing was executed.
-                Ending::Denied => Answer::Error(
+                Ending::Denied => RefusalReply::Error(
                     RpcError::with_code(code::PERMISSION_DENIED, "permission denied: no longer, and it had begun")
                         .with_data(&json!({ "outcome": "unknown" })),
+                ),
+                Ending::Revoked => RefusalReply::Error(
+                    RpcError::with_code(
+                        code::PERMISSION_DENIED,
+                        "permission denied: revoked by an operator, and it had begun",
+                    )
+                    .with_data(&json!({ "outcome": "unknown" })),
                 ),
                 Ending::Stalled => error(code::TIMEOUT, "timeout: frames were not acknowledged for 30 s"),
                 Ending::Suspended | Ending::NoRoom | Ending::Draining => overloaded(RETRY_AFTER_MS),
             },
-            Self::Shed => Answer::Hint(UnsignedHint::Overloaded),
+            Self::Shed => RefusalReply::Hint(UnsignedHint::Overloaded),
         }
     }
 
@@ -187,12 +214,17 @@ impl Refusal {
     pub(super) fn cause(&self) -> Cause {
         match self {
             Self::Shape(_) | Self::Shed => Cause::Anybody,
+            // The nonce is not burnt, so any number of copies may come.
+            Self::Auth(AuthError::Revoked(Kind::Service | Kind::Everything)) => Cause::Copy,
             Self::Auth(auth) => match proved(auth) {
                 Err(_) => Cause::Anybody,
                 Ok(AdmitError::Stale | AdmitError::Replayed) => Cause::Copy,
-                Ok(AdmitError::OwnerFull { .. } | AdmitError::Full { .. } | AdmitError::Unavailable(_)) => {
-                    Cause::Caller
-                }
+                Ok(
+                    AdmitError::OwnerFull { .. }
+                    | AdmitError::Full { .. }
+                    | AdmitError::Fenced { .. }
+                    | AdmitError::Unavailable(_),
+                ) => Cause::Caller,
             },
             Self::Quota(exceeded) => match exceeded.scope {
                 QuotaScope::Rate => Cause::Excess,
@@ -201,14 +233,30 @@ impl Refusal {
             Self::Body(_)
             | Self::Denied
             | Self::UnknownMethod
+            | Self::Revoked
             | Self::Params(_)
             | Self::Conflict(_)
             | Self::OutcomeStore(_)
+            | Self::Unrecorded
             | Self::KeyOfBatch
             | Self::Deadline
             | Self::ResponseTooLarge
             | Self::Ended(_) => Cause::Caller,
         }
+    }
+
+    /// What the log tells apart within a label: a closed set, never from the wire.
+    pub(super) fn detail(&self) -> Option<&'static str> {
+        match self {
+            Self::Auth(error) => Some(error.detail()),
+            Self::Body(body) => Some(body.reason),
+            _ => None,
+        }
+    }
+
+    /// Whether the key of the agent in the subject has proved the message.
+    pub(super) fn has_proved_key(&self) -> bool {
+        matches!(self, Self::Auth(error) if error.has_proved_key())
     }
 
     /// The metric's label: a closed set, never from the wire.
@@ -244,16 +292,20 @@ impl Refusal {
                 AuthError::Guard(AdmitError::Replayed) => "replayed",
                 AuthError::Guard(AdmitError::OwnerFull { .. }) => "nonce_quota",
                 AuthError::Guard(AdmitError::Full { .. }) => "guard_full",
+                AuthError::Guard(AdmitError::Fenced { .. }) => "fenced",
                 AuthError::Guard(AdmitError::Unavailable(_)) => "guard_unavailable",
                 AuthError::Suspended => "suspended",
+                AuthError::Revoked(_) => "revoked",
             },
             Self::Quota(exceeded) => exceeded.scope.label(),
             Self::Body(_) => "invalid_body",
             Self::Denied => "denied",
             Self::UnknownMethod => "unknown_method",
+            Self::Revoked => "revoked_method",
             Self::Params(_) => "params",
             Self::Conflict(_) => "idempotency_conflict",
             Self::OutcomeStore(_) => "outcome_store",
+            Self::Unrecorded => "unrecorded",
             Self::KeyOfBatch => "idempotency_key_of_batch",
             Self::Deadline => "deadline",
             Self::ResponseTooLarge => "response_too_large",
@@ -261,6 +313,7 @@ impl Refusal {
                 Ending::Cancelled => "cancelled",
                 Ending::Unauthenticated => "stream_unauthenticated",
                 Ending::Denied => "stream_denied",
+                Ending::Revoked => "stream_revoked",
                 Ending::Stalled => "stream_stalled",
                 Ending::Suspended => "stream_suspended",
                 Ending::NoRoom => "response_no_room",
@@ -276,6 +329,7 @@ fn proved(auth: &AuthError) -> Result<AdmitError, UnsignedHint> {
     match auth {
         AuthError::Key
         | AuthError::KeyRevoked
+        | AuthError::Revoked(_)
         | AuthError::Algorithm
         | AuthError::KeyAgentMismatch
         | AuthError::Signature
@@ -301,16 +355,16 @@ pub(super) fn hint_for(code: i32) -> UnsignedHint {
     }
 }
 
-fn stale(now_s: u64) -> Answer {
-    Answer::Error(RpcError::with_code(code::STALE, "stale").with_data(&json!({ "server_time": now_s })))
+fn stale(now_s: u64) -> RefusalReply {
+    RefusalReply::Error(RpcError::with_code(code::STALE, "stale").with_data(&json!({ "server_time": now_s })))
 }
 
-fn quota(retry_after_ms: u64, scope: &str) -> Answer {
+fn quota(retry_after_ms: u64, scope: &str) -> RefusalReply {
     let data = json!({ "retry_after_ms": retry_after_ms, "scope": scope });
-    Answer::Error(RpcError::with_code(code::QUOTA_EXCEEDED, "quota exceeded").with_data(&data))
+    RefusalReply::Error(RpcError::with_code(code::QUOTA_EXCEEDED, "quota exceeded").with_data(&data))
 }
 
-fn overloaded(retry_after_ms: u64) -> Answer {
+fn overloaded(retry_after_ms: u64) -> RefusalReply {
     let data = json!({ "retry_after_ms": retry_after_ms });
-    Answer::Error(RpcError::with_code(code::OVERLOADED, "overloaded").with_data(&data))
+    RefusalReply::Error(RpcError::with_code(code::OVERLOADED, "overloaded").with_data(&data))
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::metadata::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, peers};
+use super::metadata::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, REFUSED, STARTED, STATE, SUBJECT, peers};
 use crate::auth::GuardIdentity;
 use crate::name::shown;
 use crate::nats::{BusConfig, BusError};
@@ -28,12 +28,30 @@ pub struct Replica {
     pub guard: String,
     /// The revision of its policy.
     pub policy: String,
+    /// The kinds of files whose present state it refuses, so that their last good state is in force: `key ring`, `denylist`,
+    /// `token keys`, `service key`, `policy`, or a name of the application's own.
+    pub refused: Vec<String>,
     /// How long it took to answer.
     pub after: Duration,
     /// Whether the answer is signed by the service, for this question. If not, anyone who may publish where it arrived
     /// could have sent it.
     pub verified: bool,
 }
+
+impl Replica {
+    /// Whether it takes messages, and judges them by the keys and revocations that its files hold now. Of a policy or a file of the
+    /// application that is refused, the last good state does: it decides as before.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.state == READY && self.refused.iter().all(|refused| !WITHDRAWING.contains(&refused.as_str()))
+    }
+}
+
+/// As [`State::as_str`](super::State::as_str) has it.
+const READY: &str = "ready";
+
+/// The files by which keys and tokens are taken back.
+const WITHDRAWING: [&str; 4] = ["key ring", "denylist", "token keys", "service key"];
 
 /// Asks all replicas of a service whether they are there, and lists those that answer, or only the one whose id is
 /// `instance`.
@@ -60,7 +78,7 @@ pub async fn replicas(
         max_message: MAX_ANSWER,
         ..Options::new(
             &format!("sealwire-ping {}", endpoint.audience()),
-            vec![Subject { subject: format!("{inbox}.*"), queue: None, a_second: None }],
+            vec![Subject { subject: format!("{inbox}.*"), queue: None, max_per_second: None }],
         )
     };
     let connection = Connection::open(bus, options, Arc::clone(&listener) as Arc<dyn Handler>).await;
@@ -81,6 +99,7 @@ pub async fn replicas(
                 state: shown(said.text(STATE)),
                 guard: shown(said.text(GUARD)),
                 policy: shown(said.text(POLICY)),
+                refused: said.text(REFUSED).split(", ").filter(|kind| !kind.is_empty()).map(shown).collect(),
                 after: said.after,
                 verified: said.proof.is_ok(),
             });

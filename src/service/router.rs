@@ -7,34 +7,31 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::{RawValue, to_raw_value};
 
-use super::attachment::{Attachment, AttachmentError};
-use super::authorize::{Permit, Permitted};
-use super::calls::Message;
+use super::authorize::Permitted;
 use super::catalogue::{Answers, Catalogue, Entry};
+use super::ctx::Ctx;
 use super::description::{Described, Description};
+use super::handler::{self, Handler};
 use super::idempotency::Idempotent;
+use super::method::Method;
 use super::methods::{MethodFuture, Run};
-use super::parts::{AskError, Parts, Sink, note};
-use super::streams::{FrameError, subscription_end};
+use super::parts::{Sink, note};
+use super::streams::subscription_end;
 use super::topic::{Next, Topic, WhenFull};
-use crate::auth::Caller;
 use crate::name::MethodName;
-use crate::policy::Param;
-use crate::rpc::{Id, Params, RpcError, code};
+use crate::policy::{Methods, Param};
+use crate::rpc::{Params, RpcError, code};
 
 /// The methods of a service, with the state they share.
 ///
 /// ```
-/// use sealwire::rpc::RpcError;
-/// use sealwire::service::{Ctx, Router};
+/// use sealwire::RpcError;
+/// use sealwire::{Ctx, Router};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Add { a: f64, b: f64 }
@@ -46,8 +43,8 @@ use crate::rpc::{Id, Params, RpcError, code};
 /// ```
 pub struct Router<S = ()> {
     state: Arc<S>,
-    methods: BTreeMap<String, Method<S>>,
-    declared: BTreeMap<String, Vec<Param>>,
+    methods: BTreeMap<String, Handler<S>>,
+    declared: BTreeMap<String, Declared>,
     idempotent: BTreeMap<String, Idempotent>,
     described: BTreeMap<String, Described>,
     /// Streams and subscriptions.
@@ -55,17 +52,18 @@ pub struct Router<S = ()> {
     wrong: Vec<RouterError>,
 }
 
-type Method<S> = Arc<dyn Fn(Ctx<S>, Option<Params>) -> MethodFuture + Send + Sync>;
+/// The parameters of a method.
+#[derive(Debug, Clone)]
+struct Declared {
+    params: Vec<Param>,
+    /// Whether they have no positions.
+    by_name: bool,
+}
 
 /// How many notifications a subscriber missed because it was too slow.
 #[derive(Serialize)]
 struct Missed {
     n: u64,
-}
-
-/// Marks an error as the application's own.
-fn of_application(error: impl Into<RpcError>) -> RpcError {
-    error.into().of_application()
 }
 
 /// A method that cannot be registered. Reported when the service is built.
@@ -128,14 +126,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         F: Fn(Ctx<S>, P) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, E>> + Send + 'static,
     {
-        self.register(name, move |ctx, params| {
-            let params = Params::decode::<P>(params.as_ref());
-            let result = params.map(|params| function(ctx, params));
-            async move {
-                let result = result?.await.map_err(of_application)?;
-                to_raw_value(&result).map_err(RpcError::internal)
-            }
-        })
+        self.register(name, handler::method(function))
     }
 
     /// Registers `async fn(Ctx<S>, P) -> Result<impl Stream<Item = Result<T, E>>, E>` under a name: a result that comes in
@@ -150,8 +141,8 @@ impl<S: Send + Sync + 'static> Router<S> {
     ///
     /// ```
     /// use futures_util::stream;
-    /// use sealwire::rpc::RpcError;
-    /// use sealwire::service::{Ctx, Router};
+    /// use sealwire::RpcError;
+    /// use sealwire::{Ctx, Router};
     ///
     /// let methods = Router::new(()).stream("math/count", |_ctx: Ctx, to: (u64,)| async move {
     ///     Ok::<_, RpcError>(stream::iter((1..=to.0).map(Ok::<_, RpcError>)))
@@ -169,15 +160,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         Fut: Future<Output = Result<St, E>> + Send + 'static,
     {
         self.in_parts.insert(name.to_owned(), Answers::Stream);
-        self.register(name, move |ctx, params| {
-            let params = Params::decode::<P>(params.as_ref());
-            let parts = ctx.parts();
-            let items = params.map(|params| function(ctx, params));
-            async move {
-                let items = items?.await.map_err(of_application)?;
-                parts.all(items.map(|item| item.map_err(of_application))).await
-            }
-        })
+        self.register(name, handler::stream(function))
     }
 
     /// Registers `async fn(Ctx<S>, P, Sink<T>) -> Result<R, E>` under a name: a method with a result of its own that sends
@@ -194,11 +177,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         F: Fn(Ctx<S>, P, Sink<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, E>> + Send + 'static,
     {
-        let function = Arc::new(function);
-        self.method(name, move |ctx: Ctx<S>, params: P| {
-            let sink = Sink::new(ctx.parts());
-            function(ctx, params, sink)
-        })
+        self.register(name, handler::with_sink(function))
     }
 
     /// Registers `async fn(Ctx<S>, P) -> Result<impl Stream<Item = Result<T, E>>, E>` under a name: a subscription, which
@@ -219,24 +198,14 @@ impl<S: Send + Sync + 'static> Router<S> {
         Fut: Future<Output = Result<St, E>> + Send + 'static,
     {
         self.in_parts.insert(name.to_owned(), Answers::Subscription);
-        self.register(name, move |ctx, params| {
-            let (parts, method) = (ctx.parts(), Arc::clone(&ctx.method));
-            let params = ctx.listen().and_then(|()| Params::decode::<P>(params.as_ref()));
-            let items = params.map(|params| function(ctx, params));
-            async move {
-                let items = items?.await.map_err(of_application)?;
-                let notes = items.map(|item| Ok(note(&method, &item.map_err(of_application)?)?));
-                parts.notify_all(notes).await?;
-                to_raw_value(&()).map_err(RpcError::internal)
-            }
-        })
+        self.register(name, handler::subscription(function))
     }
 
     /// Registers a topic under a name: a subscription, as made by [`Router::subscription`], to everything published from then
     /// on. At most `room` notifications wait for each subscriber; `when_full` says what happens then.
     ///
     /// ```
-    /// use sealwire::service::{Router, Topic, WhenFull};
+    /// use sealwire::{Router, Topic, WhenFull};
     ///
     /// let prices = Topic::by_key(|(product, _): &(String, u32)| product.clone());
     /// let methods = Router::new(()).topic("shop/prices", &prices, 100, WhenFull::DropOldest);
@@ -253,7 +222,7 @@ impl<S: Send + Sync + 'static> Router<S> {
     ) -> Self {
         let topic = topic.clone();
         self.in_parts.insert(name.to_owned(), Answers::Subscription);
-        self.register(name, move |ctx, params| {
+        let handler = handler::raw(move |ctx: Ctx<S>, params| {
             let topic = topic.clone();
             async move {
                 ctx.listen()?;
@@ -270,17 +239,34 @@ impl<S: Send + Sync + 'static> Router<S> {
                 ctx.parts().notify_all(notes).await?;
                 subscription_end("full")
             }
-        })
+        });
+        self.register(name, handler)
     }
 
-    fn register<F, Fut>(mut self, name: &str, function: F) -> Self
-    where
-        F: Fn(Ctx<S>, Option<Params>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Box<RawValue>, RpcError>> + Send + 'static,
-    {
-        let method: Method<S> = Arc::new(move |ctx, params| Box::pin(function(ctx, params)));
+    /// Registers a method with its facts: its parameters, of which [`Router::params`] tells, what [`Router::describe`] tells callers, and
+    /// whether it is idempotent. See [`Method`].
+    #[must_use]
+    pub fn add(mut self, name: &str, method: Method<S>) -> Self {
+        let Method { handler, answers, params, about, idempotent } = method;
+        let known = self.wrong.len();
+        if answers != Answers::Result {
+            self.in_parts.insert(name.to_owned(), answers);
+        }
+        self = self.register(name, handler);
+        if self.wrong.len() > known {
+            // What is wrong with the name is wrong once.
+            return self;
+        }
+        self = self.params(name, params).describe(name, about);
+        match idempotent {
+            Some(declared) => self.idempotent(name, declared),
+            None => self,
+        }
+    }
+
+    fn register(mut self, name: &str, handler: Handler<S>) -> Self {
         match self.checked(name) {
-            Ok(()) => drop(self.methods.insert(name.to_owned(), method)),
+            Ok(()) => drop(self.methods.insert(name.to_owned(), handler)),
             Err(wrong) => self.wrong.push(wrong),
         }
         self
@@ -292,27 +278,39 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// A method that is not registered is reported when the service is built.
     #[must_use]
     pub fn params(mut self, name: &str, params: impl IntoIterator<Item = Param>) -> Self {
-        if self.methods.contains_key(name) {
-            self.declared.insert(name.to_owned(), params.into_iter().collect());
-        } else {
-            self.wrong.push(RouterError::Undeclared(crate::name::shown(name)));
-        }
+        self.declare(name, Declared { params: params.into_iter().collect(), by_name: false });
         self
     }
 
+    /// The same for a method that takes its parameters by name only: their order says nothing, and policy files may declare them in any.
+    #[must_use]
+    pub fn named_params(mut self, name: &str, params: impl IntoIterator<Item = Param>) -> Self {
+        self.declare(name, Declared { params: params.into_iter().collect(), by_name: true });
+        self
+    }
+
+    fn declare(&mut self, name: &str, declared: Declared) {
+        if self.methods.contains_key(name) {
+            self.declared.insert(name.to_owned(), declared);
+        } else {
+            self.wrong.push(RouterError::Undeclared(crate::name::shown(name)));
+        }
+    }
+
     /// Declares a registered method idempotent: a call with an idempotency key runs once, in all replicas together, and gets the stored
-    /// outcome if it comes again within the declared time; a [`Duration`], or an [`Idempotent`]. Calls without a key run as usual.
+    /// outcome if it comes again within the declared time; a [`Duration`](std::time::Duration), or an [`Idempotent`]. Calls without a
+    /// key run as usual.
     ///
     /// The same call is one by the same agent, on behalf of the same subject, of this method, with the same key and, byte for byte, the
     /// same params. The result or the method's own error is stored, but no parts or notifications on the way. Streams and subscriptions
-    /// cannot be declared idempotent. See SPEC.md §6 for what other calls with the key are told.
+    /// cannot be declared idempotent. See SPEC.md §6.1 for what other calls with the key are told.
     ///
     /// A method that is not registered is reported when the service is built.
     ///
     /// ```
     /// use std::time::Duration;
     /// # use sealwire::RpcError;
-    /// # use sealwire::service::{Ctx, Router};
+    /// # use sealwire::{Ctx, Router};
     /// # async fn pay(_: Ctx, (amount,): (u64,)) -> Result<u64, RpcError> { Ok(amount) }
     ///
     /// let methods = Router::new(()).method("bank/pay", pay).idempotent("bank/pay", Duration::from_secs(24 * 3600));
@@ -383,9 +381,17 @@ impl<S: Send + Sync + 'static> Router<S> {
         &self.idempotent
     }
 
-    /// The declared parameters of a method.
-    pub(super) fn declared(&self, name: &str) -> Option<&[Param]> {
-        self.declared.get(name).map(Vec::as_slice)
+    /// The methods with their declared parameters, as a policy is checked against them. Those of Sealwire itself (`rpc.…`) are added when
+    /// the service is built.
+    #[must_use]
+    pub fn policy_methods(&self) -> Methods {
+        self.methods.keys().filter_map(|name| MethodName::new(name).ok()).fold(Methods::new(), |methods, name| {
+            match self.declared.get(name.as_str()) {
+                Some(Declared { params, by_name: false }) => methods.with_params(name, params.iter().cloned()),
+                Some(Declared { params, by_name: true }) => methods.with_named_params(name, params.iter().cloned()),
+                None => methods.with(name),
+            }
+        })
     }
 
     fn checked(&self, name: &str) -> Result<(), RouterError> {
@@ -448,198 +454,9 @@ impl<S: Send + Sync + 'static> Run for Dispatch<S> {
             id: call.id,
             method: call.method,
             permit: Arc::new(permit),
+            trace: call.trace,
         };
         method(ctx, call.params)
-    }
-}
-
-/// What a method knows about the call it serves.
-///
-/// Clones share everything; a clone is not a second permit, and nothing can be dispatched with it.
-pub struct Ctx<S = ()> {
-    state: Arc<S>,
-    message: Arc<Message>,
-    id: Option<Id>,
-    method: Arc<str>,
-    permit: Arc<Permit>,
-}
-
-impl<S> Ctx<S> {
-    /// The state given to [`Router::new`].
-    #[must_use]
-    pub fn state(&self) -> &S {
-        &self.state
-    }
-
-    /// Who calls: the agent, on whose behalf, and with which roles of the token.
-    #[must_use]
-    pub fn caller(&self) -> &Caller {
-        &self.message.caller
-    }
-
-    /// The name under which the method was called.
-    #[must_use]
-    pub fn method(&self) -> &str {
-        &self.method
-    }
-
-    /// Which rule of which policy revision allowed this call.
-    #[must_use]
-    pub fn permit(&self) -> &Permit {
-        &self.permit
-    }
-
-    /// When the caller stops waiting, in milliseconds since the Unix epoch. The method is cancelled then. A caller that
-    /// accepts frames may move the deadline while the method runs.
-    #[must_use]
-    pub fn deadline_ms(&self) -> u64 {
-        self.message.open.deadline_ms()
-    }
-
-    /// The time left at `now_ms` (milliseconds since the Unix epoch).
-    #[must_use]
-    pub fn remaining(&self, now_ms: u64) -> Duration {
-        Duration::from_millis(self.deadline_ms().saturating_sub(now_ms))
-    }
-
-    /// The caller's idempotency key, if it sent one. The library deduplicates by it for methods declared idempotent
-    /// ([`Router::idempotent`]), and for no others.
-    #[must_use]
-    pub fn idempotency_key(&self) -> Option<&str> {
-        self.message.idempotency_key.as_deref()
-    }
-
-    /// The caller's W3C `traceparent` (version 00), if it sent one. No decision depends on it.
-    #[must_use]
-    pub fn traceparent(&self) -> Option<&str> {
-        self.message.traceparent.as_deref()
-    }
-
-    /// Waits until nobody waits for the method any more: the caller cancels the call, a new policy forbids it, its token or
-    /// key is revoked, its frames are not acknowledged, or, for a subscription, the service stops. Also completes when the
-    /// message is answered or given up, so that a task that the method left behind can end with it.
-    ///
-    /// A method that uses this, or has called [`Ctx::is_cancelled`], gets one more second to clean up; what it returns is
-    /// not sent. After that second, its future is dropped wherever it waits. The future of any other method is dropped at
-    /// once, and so is every future when the deadline passes.
-    ///
-    /// Cancel safe.
-    pub async fn cancelled(&self) {
-        self.message.open.watch();
-        self.message.open.over().await;
-        self.message.open.notice();
-    }
-
-    /// Whether nobody waits for the method any more; see [`Ctx::cancelled`]. For methods that compute for long without awaiting.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        let open = &self.message.open;
-        open.watch();
-        if open.is_over() {
-            open.notice();
-        }
-        open.is_over()
-    }
-
-    /// Whether the caller accepts notifications and questions while its call runs.
-    #[must_use]
-    pub fn takes_frames(&self) -> bool {
-        self.message.open.frames().is_some()
-    }
-
-    /// Tells the caller how far the method is: `done`, of `total` if that is known, and a few words. Sent as the
-    /// notification `rpc.progress`; does nothing if the caller accepts no frames. While the caller has no room, up to 50
-    /// wait and leave together; beyond that the oldest is dropped, since the next one says more.
-    pub fn progress(&self, done: f64, total: Option<f64>, message: Option<&str>) {
-        self.parts().progress(done, total, message);
-    }
-
-    /// Sends a notification to the caller; `params` is an object or an array. Waits while the caller has no room. Does
-    /// nothing if the caller accepts no frames.
-    ///
-    /// # Errors
-    /// [`FrameError`]; nothing is sent. [`FrameError::Ended`] is not the method's fault.
-    ///
-    /// Cancel safety: a dropped future has sent nothing.
-    pub fn notify<T: Serialize + ?Sized>(
-        &self,
-        method: &str,
-        params: &T,
-    ) -> impl Future<Output = Result<(), FrameError>> + Send + use<S, T> {
-        self.parts().notify(method, params)
-    }
-
-    /// Asks the caller a question, and waits for its answer; `params` is an object or an array. The calling program must be
-    /// prepared for it.
-    ///
-    /// # Errors
-    /// [`AskError`].
-    ///
-    /// Cancel safety: a dropped future may have asked; the answer is ignored.
-    pub async fn ask<R: DeserializeOwned>(
-        &self,
-        method: &str,
-        params: &(impl Serialize + ?Sized),
-    ) -> Result<R, AskError> {
-        self.parts().ask(method, params).await
-    }
-
-    /// Fetches an argument that the call names by its digest: the bytes, once they are complete and their size and digest are verified.
-    /// Waits for room, 30 s at most; see [`AttachmentLimits`](super::AttachmentLimits). The bytes count until their last clone is dropped.
-    ///
-    /// # Errors
-    /// [`AttachmentError`]. `?` turns it into an answer that tells the caller what is wrong.
-    ///
-    /// Cancel safety: a dropped future gives its room back.
-    pub async fn attachment(&self, attachment: &Attachment) -> Result<Bytes, AttachmentError> {
-        let message = &*self.message;
-        message.attachments.fetch(&message.caller.agent, &self.parts(), attachment).await
-    }
-
-    /// Marks the call as a subscription, for which the caller must accept frames.
-    fn listen(&self) -> Result<(), RpcError> {
-        let open = &self.message.open;
-        open.is_a_subscription();
-        if open.frames().is_none() {
-            // The call may be part of a batch: the other calls go on.
-            return Err(RpcError::with_code(
-                code::INVALID_REQUEST,
-                "invalid request: this method is a subscription: call it with a window for frames (`win`)",
-            ));
-        }
-        Ok(())
-    }
-
-    fn parts(&self) -> Parts {
-        Parts::new(Arc::clone(&self.message.open), self.id.clone())
-    }
-
-    /// The message's nonce as text. Together with the agent, it identifies this message in every log line.
-    #[must_use]
-    pub fn message_id(&self) -> &str {
-        &self.message.id
-    }
-}
-
-impl<S> Clone for Ctx<S> {
-    fn clone(&self) -> Self {
-        Self {
-            state: Arc::clone(&self.state),
-            message: Arc::clone(&self.message),
-            id: self.id.clone(),
-            method: Arc::clone(&self.method),
-            permit: Arc::clone(&self.permit),
-        }
-    }
-}
-
-impl<S> fmt::Debug for Ctx<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ctx")
-            .field("agent", &self.message.caller.agent)
-            .field("method", &self.method)
-            .field("permit", &self.permit)
-            .finish_non_exhaustive()
     }
 }
 
@@ -667,7 +484,7 @@ mod tests {
         Ok(())
     }
 
-    /// SPEC.md §3.
+    /// SPEC.md §3, SPEC.md §3.1.
     #[test]
     fn ambiguous_reserved_and_malformed_names_are_reported() {
         let router = Router::new(())

@@ -14,7 +14,7 @@ use crate::name::Name;
 ///
 /// ```
 /// use sealwire::Name;
-/// use sealwire::service::{FairBounds, FairSemaphore};
+/// use sealwire::internal::service::{FairBounds, FairSemaphore};
 ///
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// let places = FairSemaphore::new(FairBounds { running: 8, waiting: 1_000, bytes: 1 << 20 });
@@ -76,6 +76,13 @@ impl FairSemaphore {
         // The sender is in the queue, or has sent: only the permit takes it out.
         begun.await.map_err(|_| QueueFull)?;
         Ok(permit)
+    }
+
+    /// How many wait, and how many have a place.
+    #[must_use]
+    pub fn levels(&self) -> (usize, usize) {
+        let queue = self.queue();
+        (queue.waiting(), queue.running())
     }
 
     fn queue(&self) -> MutexGuard<'_, FairQueue<Waiting>> {

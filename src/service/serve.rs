@@ -6,15 +6,17 @@ mod control;
 mod control_handler;
 mod discovery;
 mod error;
-mod fingerprint;
 mod ingress;
 mod options;
 mod outlet;
 mod questions;
 mod reload;
+#[cfg(feature = "metrics")]
+mod report;
 mod shared;
 mod state;
 mod stream_control;
+mod switch;
 mod watched;
 mod work;
 
@@ -29,13 +31,14 @@ use crate::auth::KeySourceStatus;
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
 use crate::nats::BusConfig;
+use crate::record::Recorder;
 use crate::wire::Nonce;
 use control::Control;
 pub use error::ServeError;
 use ingress::Ingress;
 pub use options::ServeOptions;
-use shared::{EndedWithUs, Shared};
-pub use state::{Health, RefusedReload, State};
+use shared::{EndedWithUs, QueueLevel, Shared};
+pub use state::{Condition, Health, RefusedReload, State};
 pub use watched::Watched;
 
 /// A service on a bus. Dropping this does not stop the service; dropping the future of [`Service::serve`] does.
@@ -53,6 +56,28 @@ impl Running {
     #[must_use]
     pub fn instance(&self) -> &str {
         &self.0.instance
+    }
+
+    /// Everything that must hold for the service to be of use, for a readiness check. None is missing because it holds.
+    #[must_use]
+    pub fn conditions(&self) -> Vec<Condition> {
+        let (shared, verifier) = (&*self.0, self.0.service.verifier());
+        let state = shared.state.borrow().clone();
+        let subscribed = match state {
+            State::Ready | State::Interrupted(_) => None,
+            State::Starting(reason) => Some(reason),
+            State::Draining | State::Stopped => Some(state.as_str().to_owned()),
+        };
+        let [connected, files, blind, application] = shared.interruptions();
+        vec![
+            Condition { name: "subscribed", unmet: subscribed },
+            Condition { name: "connected", unmet: connected },
+            Condition { name: "policy", unmet: shared.service.policy().revision().why().map(str::to_owned) },
+            Condition { name: "guard", unmet: verifier.guard().not_ready() },
+            Condition { name: "files", unmet: files },
+            Condition { name: "switch", unmet: blind },
+            Condition { name: "application", unmet: application },
+        ]
     }
 
     /// What happened to the connections, and which files cannot be read.
@@ -91,7 +116,9 @@ impl Service {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), ServeError> {
         let (state, _) = watch::channel(State::Starting("connecting".to_owned()));
-        let instance = self.verifier().guard().instance().map_or_else(|| Nonce::random().to_text(), str::to_owned);
+        let instance = self.verifier().guard().instance().or_else(|| self.recorder().map(Recorder::session));
+        let instance = instance.map_or_else(|| Nonce::random().to_text(), str::to_owned);
+        self.0.spans.name(&instance);
         let shared = Arc::new(Shared {
             service: self.clone(),
             bus: bus.clone(),
@@ -103,12 +130,16 @@ impl Service {
             health: Health::default(),
             lines: KeyedLogLimiter::default(),
             interruptions: Mutex::default(),
+            queue: QueueLevel::default(),
         });
+        if shared.options.tell_agents {
+            shared.service.0.meters.switch_on();
+        }
         started(Running(Arc::clone(&shared)));
         tracing::info!(
             target: "sealwire::serve",
             audience = %shared.service.endpoint().audience(),
-            urls = bus.urls.join(", "),
+            urls = bus.shown(),
             "starting: connects to the broker, and looks for other replicas for half a second"
         );
         let mut shutdown = std::pin::pin!(shutdown);
@@ -118,12 +149,14 @@ impl Service {
             biased;
             () = &mut shutdown => {
                 shared.leave().await;
+                self.close_record().await;
                 return Ok(());
             }
             control = Control::start(Arc::clone(&shared)) => control?,
         };
         let reloads = EndedWithUs(reload::start(Arc::clone(&shared)));
         let told = EndedWithUs(tokio::spawn(shared::follow(Arc::clone(&shared))));
+        let switch = EndedWithUs(switch::start(Arc::clone(&shared)));
         let run = async {
             tokio::select! {
                 served = shared.run(&control) => served.map(Some),
@@ -152,9 +185,17 @@ impl Service {
         };
         // Everything accepted is answered: only now does this instance stop answering on the bus.
         control.finish().await;
-        drop((reloads, told));
+        drop((reloads, told, switch));
         shared.leave().await;
+        self.close_record().await;
         outcome
+    }
+
+    /// Ends the session of the record, whatever the disk does.
+    async fn close_record(&self) {
+        if let Some(recorder) = self.recorder().cloned() {
+            drop(tokio::task::spawn_blocking(move || recorder.finish()).await);
+        }
     }
 
     /// The longest that leaving takes once [`ServeOptions::drain`] is over or was not needed, whatever the broker does:
@@ -192,14 +233,15 @@ impl Shared {
         // Messages that arrive before the guard can vouch for them would be refused as stale. Without a subscription,
         // their senders hear "no responders" at once, which is better.
         let mut said = String::new();
-        while let Some(reason) = self.service.verifier().guard().not_ready() {
+        let verifier = self.service.verifier();
+        while let Some(reason) = verifier.guard().not_ready().or_else(|| verifier.switch().blind()) {
             // The state shows the time left; in the log, once is enough.
             let kind: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
             if *self.state.borrow() != State::Starting(reason.clone()) {
                 self.state.send_replace(State::Starting(reason.clone()));
             }
             if kind != said {
-                tracing::info!(target: "sealwire::serve", %reason, "waiting for the replay guard");
+                tracing::info!(target: "sealwire::serve", %reason, "not ready yet");
                 said = kind;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_in_bytes() {
+    async fn waiting_items_are_bounded_in_bytes() {
         let topic = Topic::new();
         let subscriber = topic.subscribe(1_000, WhenFull::DropOldest);
         for _ in 0..40 {

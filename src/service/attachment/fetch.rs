@@ -88,6 +88,11 @@ impl AttachmentMemory {
         Self { memory: Arc::new(FrameMemory::new(limits.in_all)), limits }
     }
 
+    /// How much is taken.
+    pub(in crate::service) fn held(&self) -> usize {
+        self.memory.total()
+    }
+
     /// Takes room for a whole attachment, as soon as `agent` may have it.
     async fn room(&self, agent: &Name, bytes: usize) -> Room {
         loop {

@@ -52,7 +52,8 @@ impl Control {
         // This connection also carries answers, and what replicas say.
         let of_others = discovery::subjects(&shared).into_iter().map(|subject| (subject, Some(ASKED_A_SECOND)));
         let asked = of_replicas.into_iter().chain(of_others);
-        let subjects = asked.map(|(subject, a_second)| Subject { subject, queue: None, a_second }).collect();
+        let subjects =
+            asked.map(|(subject, max_per_second)| Subject { subject, queue: None, max_per_second }).collect();
         let options = Options {
             // A service can serve without `$SRV`, and without the others it says what is missing.
             required: false,

@@ -10,7 +10,9 @@ use time::format_description::well_known::Rfc3339;
 use tokio::time::Instant;
 
 use super::super::counters::MethodCounters;
-use super::super::metadata::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, peers};
+use super::super::metadata::{
+    AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, REFUSED, STARTED, STATE, SUBJECT, peers,
+};
 use super::shared::Shared;
 use super::state::RefusedReload;
 use crate::clock::{Clock as _, SystemClock};
@@ -143,7 +145,7 @@ impl Signatures {
 
 fn common(shared: &Shared, kind: &str) -> Value {
     let (endpoint, guard) = (shared.service.endpoint(), shared.service.verifier().guard());
-    json!({
+    let mut common = json!({
         "type": format!("io.nats.micro.v1.{kind}"),
         "name": endpoint.service(),
         "id": shared.instance,
@@ -158,7 +160,20 @@ fn common(shared: &Shared, kind: &str) -> Value {
             STATE: shared.state.borrow().as_str(),
             POLICY: shared.service.policy().revision().to_string(),
         },
-    })
+    });
+    if let (Some(refused), Some(metadata)) =
+        (refused(shared), common.get_mut("metadata").and_then(Value::as_object_mut))
+    {
+        metadata.insert(REFUSED.to_owned(), refused.into());
+    }
+    common
+}
+
+/// The kinds of files whose present state is refused.
+fn refused(shared: &Shared) -> Option<String> {
+    let refused = shared.health.refused_reloads();
+    let kinds: Vec<&str> = refused.iter().map(|refused| refused.what).collect();
+    (!kinds.is_empty()).then(|| kinds.join(", "))
 }
 
 fn with(mut common: Value, members: Value) -> Value {
@@ -228,6 +243,7 @@ fn stats(shared: &Shared) -> Value {
             "guard_owners": guard.owners,
             "guard_clock_behind_ms": guard.lag_ms,
             "token_keys": token_keys(shared),
+            "agent_refusals": agent_refusals(shared),
         }),
     );
     let methods = counters.methods().map(|(name, counted)| {
@@ -237,6 +253,21 @@ fn stats(shared: &Shared) -> Value {
     let endpoints: Vec<Value> = std::iter::once(all).chain(methods).collect();
     let started = shared.started.format(&Rfc3339).unwrap_or_default();
     with(common(shared, "stats_response"), json!({ "started": started, "endpoints": endpoints }))
+}
+
+/// The most pairs of an agent and a reason that are told: an answer stays small.
+const MAX_AGENT_REFUSALS: usize = 64;
+
+/// Refusals by agent, if they are to be told: asking takes no rights at the service.
+fn agent_refusals(shared: &Shared) -> Vec<Value> {
+    if !shared.options.tell_agents {
+        return Vec::new();
+    }
+    let refused = shared.service.0.meters.most_refused(MAX_AGENT_REFUSALS);
+    refused
+        .into_iter()
+        .map(|(agent, reason, count)| json!({ "agent": agent, "reason": reason, "count": count }))
+        .collect()
 }
 
 /// Files whose present state is not in force, and since when.

@@ -114,10 +114,11 @@ impl Handler for Reader {
 /// Opens the agents' connection. A message with an unreadable header block is refused like any other.
 async fn connect(shared: &Arc<Shared>, reader: Arc<Reader>) -> Result<Connection, ServeError> {
     let endpoint = shared.service.endpoint();
-    let requests = Subject { subject: endpoint.subscription(), queue: Some(QUEUE_GROUP.to_owned()), a_second: None };
+    let requests =
+        Subject { subject: endpoint.subscription(), queue: Some(QUEUE_GROUP.to_owned()), max_per_second: None };
     // Each replica subscribes for itself: only the one that runs a call can act on its control messages.
     let control = endpoint.control_subscriptions(&shared.replica);
-    let control = control.into_iter().map(|subject| Subject { subject, queue: None, a_second: None });
+    let control = control.into_iter().map(|subject| Subject { subject, queue: None, max_per_second: None });
     let subjects: Vec<Subject> = std::iter::once(requests).chain(control).collect();
     let names: Vec<String> = subjects.iter().map(|subject| subject.subject.clone()).collect();
     let options = Options {

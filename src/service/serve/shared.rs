@@ -1,8 +1,9 @@
 //! What a service's tasks share, and what they learn from the connections.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -30,6 +31,35 @@ pub(super) struct Shared {
     pub(super) lines: KeyedLogLimiter<(Link, &'static str)>,
     /// What would interrupt the service, whether it has started or not.
     pub(super) interruptions: Mutex<BTreeMap<Interruption, String>>,
+    pub(super) queue: QueueLevel,
+}
+
+/// How much waits and is under way.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Queued {
+    pub(super) waiting: usize,
+    pub(super) running: usize,
+}
+
+/// Asks the queue of messages, once there is one.
+#[derive(Default)]
+pub(super) struct QueueLevel(OnceLock<Box<dyn Fn() -> Queued + Send + Sync>>);
+
+impl QueueLevel {
+    /// From now on, `read` says it. Only the first counts: a service has one queue.
+    pub(super) fn ask(&self, read: impl Fn() -> Queued + Send + Sync + 'static) {
+        self.0.get_or_init(|| Box::new(read));
+    }
+
+    pub(super) fn read(&self) -> Queued {
+        self.0.get().map(|read| read()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for QueueLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.read().fmt(f)
+    }
 }
 
 /// The connections of a service, except its guard's.
@@ -98,6 +128,20 @@ impl Shared {
         });
     }
 
+    /// Why messages would be of no use at the moment: the connection, closed files, the switch, and the application.
+    pub(super) fn interruptions(&self) -> [Option<String>; 4] {
+        let interruptions = self.interruptions.lock().unwrap_or_else(PoisonError::into_inner);
+        let by = |interruption| interruptions.get(&interruption).cloned();
+        [by(Interruption::Lost), by(Interruption::Closed), by(Interruption::Blind), by(Interruption::Application)]
+    }
+
+    /// Whether the connection that takes messages is lost.
+    #[cfg(feature = "metrics")]
+    pub(super) fn is_lost(&self) -> bool {
+        let [lost, ..] = self.interruptions();
+        lost.is_some()
+    }
+
     /// The service has started.
     pub(super) fn has_started(&self) {
         let interruptions = self.interruptions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +166,12 @@ impl Shared {
                 }
             }
             nats::Event::Moved => {
-                tracing::info!(target: "sealwire::bus", connection = name, "the broker is about to go: connected to another");
+                tracing::info!(target: "sealwire::bus", connection = name, "moved to a new connection, before the broker ends the old one");
+            }
+            nats::Event::LoginEnds(reason) => {
+                if let Some(suppressed) = self.lines.check(&(link, "login")) {
+                    tracing::warn!(target: "sealwire::bus", connection = name, reason, suppressed, "the broker login ends soon");
+                }
             }
             nats::Event::Failed(reason) => {
                 if let Some(suppressed) = self.lines.check(&(link, "failed")) {
@@ -171,6 +220,8 @@ pub(super) enum Interruption {
     Lost,
     /// A file that takes rights away cannot be read.
     Closed,
+    /// What operators have revoked is not known.
+    Blind,
     /// [`ServeOptions::interrupted`](super::ServeOptions::interrupted) says so.
     Application,
 }

@@ -37,6 +37,15 @@ impl State {
     }
 }
 
+/// Something that must hold for a service or a gateway to be of use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// A word for it.
+    pub name: &'static str,
+    /// Why it is not met; `None` if it is. For operators: it may name hosts and files, never a secret.
+    pub unmet: Option<String>,
+}
+
 /// What happened to the connections, in counts that only grow, and which files cannot be read.
 #[derive(Debug, Default)]
 pub struct Health {
@@ -52,6 +61,8 @@ pub struct Health {
     pub unsent: AtomicU64,
     /// See [`Health::refused_reloads`].
     pub(super) reloads: Refusals,
+    /// How often changed files were tried.
+    pub(super) tries: Tries,
 }
 
 impl Health {
@@ -74,6 +85,29 @@ pub struct RefusedReload {
     pub since: SystemTime,
     /// Whether the service refuses everything until they can be read.
     pub closed: bool,
+}
+
+/// How often changed files were put in force or refused, by what they are.
+#[derive(Debug, Default)]
+pub(super) struct Tries(Mutex<BTreeMap<&'static str, Tried>>);
+
+/// How often.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tried {
+    pub(super) applied: u64,
+    /// Counted again once a minute.
+    pub(super) refused: u64,
+}
+
+impl Tries {
+    /// There are no more names than there are [`Watched`].
+    pub(super) fn count(&self, what: &'static str, count: impl FnOnce(&mut Tried)) {
+        count(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default());
+    }
+
+    pub(super) fn read(&self) -> BTreeMap<&'static str, Tried> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// What is refused at the moment, at most one for each [`Watched`].

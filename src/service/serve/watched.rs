@@ -3,13 +3,12 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::Service;
-use super::fingerprint::Fingerprint;
-use crate::files::{FileTrust, Settling};
+use crate::files::{FileTrust, Polled, Watch};
 use crate::policy::{Finding, PolicyStore, Reload};
 
 /// Files or folders, and what to do when they change.
@@ -31,21 +30,6 @@ pub struct Watched {
 /// Reads the files again if they have changed.
 pub(super) type Poll = dyn Fn(&Service) -> Polled + Send + Sync;
 
-/// What a poll found.
-pub(super) enum Polled {
-    /// The files are the ones in force.
-    InForce,
-    /// The files differ, but are not tried now: they may still be being written, or were refused a moment ago.
-    Waiting,
-    /// They are in force as of now; a line for the log.
-    Applied(String),
-    /// They cannot be used, and why.
-    Refused(String),
-}
-
-/// How often refused files are tried again, whether they have changed or not.
-const RETRY: Duration = Duration::from_secs(2);
-
 impl Watched {
     /// Watches `paths` (folders with everything in them). Create this before the files are read for the first time: a
     /// change from now on is seen. `apply` reads them and puts the result in force in the service; it returns one line
@@ -55,28 +39,8 @@ impl Watched {
         paths: Vec<PathBuf>,
         apply: impl Fn(&Service) -> Result<String, String> + Send + Sync + 'static,
     ) -> Self {
-        let loaded = Fingerprint::of(&paths);
-        let seen = Mutex::new(Seen { applied: loaded, refused: None, changed: Settling::default() });
-        let (watched, started) = (paths.clone(), Instant::now());
-        let poll = move |service: &Service| {
-            let now = Fingerprint::of(&watched);
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            match seen.judge(&now, started.elapsed()) {
-                Judged::InForce => Polled::InForce,
-                Judged::Waiting => Polled::Waiting,
-                Judged::Try => match apply(service) {
-                    Ok(done) => {
-                        seen.applied = now;
-                        seen.refused = None;
-                        Polled::Applied(done)
-                    }
-                    Err(reason) => {
-                        seen.refused = Some((now, started.elapsed()));
-                        Polled::Refused(reason)
-                    }
-                },
-            }
-        };
+        let watch = Watch::new(paths.clone());
+        let poll = move |service: &Service| watch.poll(|| apply(service));
         Self { name, paths, poll: Box::new(poll), closes_after: None }
     }
 
@@ -125,75 +89,5 @@ impl fmt::Debug for Watched {
             .field("closes_after", &self.closes_after)
             .field("paths", &self.paths)
             .finish_non_exhaustive()
-    }
-}
-
-/// What was seen of the files.
-struct Seen {
-    /// What they looked like when they were put in force.
-    applied: Fingerprint,
-    /// What they looked like when they were refused, and when, if that is the last thing that happened to them.
-    refused: Option<(Fingerprint, Duration)>,
-    /// What they look like since then, if they differ.
-    changed: Settling<Fingerprint>,
-}
-
-/// What to do about the files as they look now.
-#[derive(Debug, PartialEq, Eq)]
-enum Judged {
-    InForce,
-    Waiting,
-    Try,
-}
-
-impl Seen {
-    fn judge(&mut self, now: &Fingerprint, at: Duration) -> Judged {
-        let known = match &self.refused {
-            None => (*now == self.applied).then_some(Judged::InForce),
-            Some((tried, when)) => (now == tried).then(|| {
-                let is_due = at.saturating_sub(*when) >= RETRY;
-                if is_due { Judged::Try } else { Judged::Waiting }
-            }),
-        };
-        if let Some(known) = known {
-            self.changed.rests();
-            return known;
-        }
-        if self.changed.takes(now.clone(), at) { Judged::Try } else { Judged::Waiting }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const fn at(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
-
-    #[test]
-    fn what_was_refused_is_tried_again_when_it_changes_and_every_two_seconds() {
-        let stamp = Fingerprint::of_length;
-        let mut seen = Seen { applied: stamp(0), refused: None, changed: Settling::default() };
-        assert_eq!(seen.judge(&stamp(0), at(0)), Judged::InForce);
-        assert_eq!(seen.judge(&stamp(1), at(500)), Judged::Waiting, "it may still be written");
-        assert_eq!(seen.judge(&stamp(1), at(1_000)), Judged::Try);
-        seen.refused = Some((stamp(1), at(1_000)));
-        assert_eq!(seen.judge(&stamp(1), at(1_500)), Judged::Waiting);
-        assert_eq!(seen.judge(&stamp(1), at(3_000)), Judged::Try, "two seconds later, the same again");
-        seen.refused = Some((stamp(1), at(3_000)));
-        assert_eq!(seen.judge(&stamp(0), at(3_500)), Judged::Waiting);
-        assert_eq!(seen.judge(&stamp(0), at(4_000)), Judged::Try, "also what was in force before");
-    }
-
-    #[test]
-    fn what_never_settles_is_tried_every_five_seconds() {
-        let mut seen = Seen { applied: Fingerprint::of_length(0), refused: None, changed: Settling::default() };
-        let judged = |half_seconds: u64| seen.judge(&Fingerprint::of_length(half_seconds), at(half_seconds * 500));
-        let tried: Vec<u64> = (1..=40)
-            .zip((1..=40).map(judged))
-            .filter_map(|(at, judged)| (judged == Judged::Try).then_some(at))
-            .collect();
-        assert_eq!(tried, [11, 22, 33], "in half seconds");
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::control::Answers;
-use super::shared::Shared;
+use super::shared::{Queued, Shared};
 use crate::name::Name;
 use crate::service::fair::{Bounds, FairQueue, Next};
 use crate::service::{Frames, Outlet, Proved};
@@ -96,6 +96,12 @@ impl Work {
         };
         let queue = Mutex::new(Queue { fair: FairQueue::new(bounds), streams: 0, is_closed: false });
         let state = Arc::new(WorkState { shared, answers, outlet, queue, wake: Notify::new(), idle: Notify::new() });
+        let level = Arc::downgrade(&state);
+        state.shared.queue.ask(move || {
+            let Some(state) = level.upgrade() else { return Queued::default() };
+            let queue = state.queue();
+            Queued { waiting: queue.fair.waiting(), running: queue.fair.running() }
+        });
         let workers = (0..provers()).map(|_| tokio::spawn(Arc::clone(&state).prove())).collect();
         (Self { state: Arc::clone(&state), workers }, Intake(state))
     }

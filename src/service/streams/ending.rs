@@ -17,11 +17,14 @@ pub enum Ending {
     /// A newer policy, or the roles of a newer token, do not allow it any more.
     #[error("no longer allowed by the policy")]
     Denied,
+    /// An operator has revoked the agent, its key, token or subject, the method, the service, or everything.
+    #[error("revoked by an operator")]
+    Revoked,
     /// Frames were not acknowledged for too long.
     #[error("frames were not acknowledged for too long")]
     Stalled,
     /// What may have been revoked is not known at the moment.
-    #[error("nothing is admitted: a key ring or denylist could not be read for too long")]
+    #[error("nothing is admitted: what is revoked could not be read for too long")]
     Suspended,
     /// There is no room to hold a large result while it is sent.
     #[error("no room to hold the result while it is sent")]
@@ -38,6 +41,7 @@ impl Ending {
             Self::Cancelled => "cancelled",
             Self::Unauthenticated => "unauthenticated",
             Self::Denied => "denied",
+            Self::Revoked => "revoked",
             Self::Stalled => "stalled",
             Self::Suspended => "suspended",
             Self::NoRoom => "no_room",

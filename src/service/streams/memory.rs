@@ -69,8 +69,8 @@ impl FrameMemory {
         &self.freed
     }
 
-    #[cfg(test)]
-    fn total(&self) -> usize {
+    /// How much all agents hold.
+    pub(in crate::service) fn total(&self) -> usize {
         self.held().total
     }
 

@@ -14,7 +14,7 @@ use super::ending::Ending;
 use super::writer::FrameWriter;
 use crate::auth::{Caller, ShownToken};
 use crate::clock::Clock;
-use crate::policy::{DecisionRecord, Revision};
+use crate::policy::Revision;
 use crate::rpc::Params;
 use crate::wire::{ControlOp, Nonce};
 
@@ -25,6 +25,8 @@ pub(in crate::service) struct OpenCall {
     nonce: Nonce,
     /// The digest of the request's proof; `None` for a message that has no answer, and so cannot be controlled.
     request: Option<[u8; 32]>,
+    /// What was shown with the request.
+    began: ShownToken,
     shown: Mutex<Shown>,
     deadline_ms: AtomicU64,
     /// No lease extends beyond this.
@@ -42,8 +44,6 @@ pub(in crate::service) struct OpenCall {
     is_subscription: AtomicBool,
     asks: Mutex<Option<Arc<Asked>>>,
     judged: Mutex<Option<Revision>>,
-    /// The last recorded decision about it, if its end is to be recorded, too.
-    recorded: Mutex<Option<Box<DecisionRecord>>>,
     /// Boxed: few calls have frames, and they are most of its size.
     frames: OnceLock<Box<FrameWriter>>,
     /// Waiting control messages.
@@ -99,6 +99,7 @@ impl OpenCall {
         Self {
             nonce,
             request,
+            began: token.clone(),
             shown: Mutex::new(Shown { caller, token, counter: 0 }),
             deadline_ms: AtomicU64::new(deadline_ms),
             latest_ms: AtomicU64::new(u64::MAX),
@@ -111,7 +112,6 @@ impl OpenCall {
             is_subscription: AtomicBool::new(false),
             asks: Mutex::default(),
             judged: Mutex::default(),
-            recorded: Mutex::default(),
             frames: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             asking: AtomicUsize::new(0),
@@ -155,16 +155,6 @@ impl OpenCall {
         lock(&self.asks).clone()
     }
 
-    /// Keeps a recorded decision about it, so that its end will be recorded, too.
-    pub(in crate::service) fn records_end_of(&self, record: DecisionRecord) {
-        *lock(&self.recorded) = Some(Box::new(record));
-    }
-
-    /// Takes the last recorded decision, once.
-    pub(in crate::service) fn take_recorded(&self) -> Option<Box<DecisionRecord>> {
-        lock(&self.recorded).take()
-    }
-
     pub(in crate::service) fn judged_under(&self, revision: &Revision) {
         *lock(&self.judged) = Some(revision.clone());
     }
@@ -178,6 +168,11 @@ impl OpenCall {
     pub(in crate::service) fn shown(&self) -> (Arc<Caller>, ShownToken, u64) {
         let shown = lock(&self.shown);
         (Arc::clone(&shown.caller), shown.token.clone(), shown.counter)
+    }
+
+    /// What was shown with the request: its key signs the frames, or names them.
+    pub(in crate::service) fn began(&self) -> &ShownToken {
+        &self.began
     }
 
     /// Milliseconds since the Unix epoch.
