@@ -2,11 +2,15 @@
 //! Never shows a query or a user name, which may hold a secret, and never accepts plain HTTP unless the caller allows it.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use hyper::Uri;
+use sealwire_http::Endpoint;
+use tokio_rustls::rustls::ClientConfig;
 
 use crate::name::shown;
+use crate::{loopback, tls};
 
 /// A parsed address.
 #[derive(Debug, Clone)]
@@ -30,7 +34,7 @@ pub enum Plaintext {
     Never,
     /// Literal loopback addresses only: a name would have to be looked up, and an attacker could answer.
     Loopback,
-    /// Loopback addresses, and `localhost`, which is then not looked up: see [`Address::hosts`].
+    /// Loopback addresses, and `localhost` with the names below it, which are then not looked up: see [`Address::hosts`].
     ThisMachine,
     /// All.
     Anywhere,
@@ -89,8 +93,8 @@ impl Address {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let may_be_plain = match plain {
             Plaintext::Never => false,
-            Plaintext::Loopback => is_loopback(&host),
-            Plaintext::ThisMachine => is_loopback(&host) || is_localhost(&host),
+            Plaintext::Loopback => loopback::is_address(&host),
+            Plaintext::ThisMachine => loopback::is_address(&host) || loopback::is_name(&host),
             Plaintext::Anywhere => true,
         };
         let tls = match scheme {
@@ -113,10 +117,24 @@ impl Address {
         Ok(Self { tls, host, port, authority: authority.to_string(), target })
     }
 
-    /// What to connect to instead of [`Address::host`], if anything: `localhost` is this machine, whatever a resolver says.
+    /// Where to connect to, over TLS with this configuration if the scheme asks for it and there is one.
+    #[must_use]
+    pub fn endpoint(&self, tls: Option<&Arc<ClientConfig>>) -> Endpoint {
+        let addresses = self.hosts().iter().filter_map(|host| host.parse().ok());
+        Endpoint {
+            host: self.host.clone(),
+            port: self.port,
+            addresses: addresses.map(|address| SocketAddr::new(address, self.port)).collect(),
+            tls: tls.filter(|_| self.tls).cloned(),
+            tls_failure: tls::failure,
+        }
+    }
+
+    /// What to connect to instead of [`Address::host`], if anything: `localhost` and the names below it are this machine, whatever a
+    /// resolver says.
     #[must_use]
     pub fn hosts(&self) -> &'static [&'static str] {
-        if is_localhost(&self.host) { &["127.0.0.1", "::1"] } else { &[] }
+        if loopback::is_name(&self.host) { &loopback::ADDRESSES } else { &[] }
     }
 }
 
@@ -124,14 +142,6 @@ impl Address {
 #[must_use]
 pub fn front(url: &str) -> &str {
     url.split(['?', '#']).next().unwrap_or_default()
-}
-
-fn is_localhost(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost")
-}
-
-fn is_loopback(host: &str) -> bool {
-    host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 impl fmt::Display for Address {
@@ -166,6 +176,13 @@ mod tests {
             ("http://[::1]:1", &[Loopback, ThisMachine, Anywhere]),
             ("http://localhost", &[ThisMachine, Anywhere]),
             ("http://LOCALHOST:80/", &[ThisMachine, Anywhere]),
+            ("http://localhost.:80/", &[ThisMachine, Anywhere]),
+            ("http://idp.localhost/", &[ThisMachine, Anywhere]),
+            ("http://127.9.8.7/", &[Loopback, ThisMachine, Anywhere]),
+            ("http://[::ffff:127.0.0.1]/", &[Loopback, ThisMachine, Anywhere]),
+            ("http://0.0.0.0/", &[Anywhere]),
+            ("http://[::]/", &[Anywhere]),
+            ("http://127.1/", &[Anywhere]),
             ("http://api.example/", &[Anywhere]),
             ("http://10.0.0.1/", &[Anywhere]),
             ("http://127.0.0.1.example/", &[Anywhere]),

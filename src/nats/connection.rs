@@ -1,6 +1,7 @@
 //! A connection that stays up: one session after another, over all known brokers.
 //! Never stays subscribed to two brokers for longer than a hand-over takes, and never leaves one before reading what it delivered.
 
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,11 +10,15 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::config::{BusConfig, BusError, Door};
-use super::dial::{DialError, Login, dial};
+use super::config::{BusConfig, Target};
+use super::creds::Life;
+use super::dial::{DialError, dial};
+use super::error::BusError;
 use super::event::{Event, Handler};
+use super::login::{Login, LoginTokens};
 use super::servers::{Address, Servers, pause};
 use super::session::{Session, Subject};
+use crate::clock::{Clock as _, SystemClock};
 
 /// The options of a connection.
 #[derive(Debug, Clone)]
@@ -28,13 +33,22 @@ pub struct Options {
     pub max_message: usize,
     /// How often a quiet broker is pinged. It is left if three pings in a row have not been answered when the fourth is due.
     pub ping_every: Duration,
+    /// With which access tokens to log in, where the broker's settings ask for that.
+    pub tokens: Option<Arc<dyn LoginTokens>>,
 }
 
 impl Options {
     /// The default options for these subscriptions, all of which are required.
     #[must_use]
     pub fn new(name: &str, subjects: Vec<Subject>) -> Self {
-        Self { name: name.to_owned(), subjects, required: true, max_message: MAX_MESSAGE, ping_every: PING_EVERY }
+        Self {
+            name: name.to_owned(),
+            subjects,
+            required: true,
+            max_message: MAX_MESSAGE,
+            ping_every: PING_EVERY,
+            tokens: None,
+        }
     }
 }
 
@@ -46,6 +60,8 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 const SUBSCRIBED_WITHIN: Duration = Duration::from_secs(5);
 /// How long writing the remaining data may take at the end.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
+/// How often it is repeated that a login is about to end.
+const SAY_AGAIN_S: u64 = 24 * 60 * 60;
 /// How long to wait before trying another broker again, while the current one is in lame duck mode.
 const ELSEWHERE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -75,7 +91,9 @@ impl Connection {
     /// # Errors
     /// [`OpenError`]; nothing is left behind.
     pub async fn open(bus: &BusConfig, options: Options, handler: Arc<dyn Handler>) -> Result<Self, OpenError> {
-        let Door { addresses, login, follow } = bus.door()?;
+        let bus = &*bus.resolved()?;
+        let Target { addresses, mut login, follow } = bus.target()?;
+        login.with_tokens(options.tokens.clone());
         let mut supervisor = Supervisor {
             servers: Servers::new(addresses, follow),
             login,
@@ -173,6 +191,15 @@ struct Supervisor {
     tasks: JoinSet<()>,
 }
 
+/// Why a session is left that is still up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    /// The broker is about to go.
+    LameDuck,
+    /// The broker will end it, and there is a login that ends later.
+    OldLogin,
+}
+
 /// Why there is no session.
 enum Failure {
     Dial(DialError),
@@ -213,8 +240,13 @@ impl Supervisor {
     async fn session(&mut self, address: &Address) -> Result<Arc<Session>, Failure> {
         while self.tasks.try_join_next().is_some() {}
         self.live.retain(|session| session.is_up());
-        let Options { name, subjects, required, max_message, ping_every } = &self.options;
-        let dialed = dial(address, &self.login, name, *max_message).await.map_err(Failure::Dial)?;
+        let Options { name, subjects, required, max_message, ping_every, tokens: _ } = &self.options;
+        let dialed = dial(address, &self.login, name, *max_message).await.map_err(|error| {
+            if matches!(error, DialError::Refused) {
+                self.login.refused();
+            }
+            Failure::Dial(error)
+        })?;
         let without_queues = self.queues_over.load(Ordering::SeqCst);
         let subjects: Vec<Subject> =
             subjects.iter().filter(|subject| !without_queues || subject.queue.is_none()).cloned().collect();
@@ -258,13 +290,14 @@ impl Supervisor {
         loop {
             let Some(session) = self.current.borrow().clone() else { return };
             let why = tokio::select! {
-                why = session.ended() => Some(why),
-                () = session.lame() => None,
+                why = session.ended() => Err(why),
+                () = session.lame() => Ok(Leaving::LameDuck),
+                () = self.login_renewed(&session) => Ok(Leaving::OldLogin),
             };
             self.servers.told(&session.info());
             let next = match why {
-                None => self.elsewhere(&session).await,
-                Some(why) => {
+                Ok(leaving) => self.successor(&session, leaving).await,
+                Err(why) => {
                     self.lost(why);
                     None
                 }
@@ -289,15 +322,49 @@ impl Supervisor {
         self.handler.event(Event::Disconnected(why));
     }
 
-    /// Makes a session with another broker while this one continues; `None` if this one ended first.
-    async fn elsewhere(&mut self, session: &Arc<Session>) -> Option<Arc<Session>> {
+    /// Waits until there is a login that ends later than that of this session. Says so if there is none in time.
+    async fn login_renewed(&self, session: &Session) {
+        let Some((life, until)) = session.life.and_then(|life| Some((life, life.until?))) else {
+            return pending().await;
+        };
+        let mut say_at = 0;
+        loop {
+            let now_s = SystemClock.now_s();
+            let Some(left_s) = life.left_to_renew(now_s) else {
+                sleep(life.look_in(now_s)).await;
+                continue;
+            };
+            let next = self.login.credential().await;
+            let is_later = |next: &Life| next.until.is_none_or(|later| later > until);
+            if next.as_ref().is_ok_and(|next| next.life().as_ref().is_none_or(is_later)) {
+                return;
+            }
+            if now_s >= say_at {
+                say_at = now_s + SAY_AGAIN_S;
+                let now =
+                    next.err().map_or_else(|| "the same JWT".to_owned(), |error| format!("nothing usable ({error})"));
+                self.handler.event(Event::LoginEnds(self.login.ends_in(left_s, &now)));
+            }
+            sleep(life.look_in(now_s)).await;
+        }
+    }
+
+    /// Makes another session while this one continues; `None` if this one ended first.
+    async fn successor(&mut self, session: &Arc<Session>, leaving: Leaving) -> Option<Arc<Session>> {
         loop {
             for _ in 0..self.servers.len() {
                 let address = self.servers.next()?;
                 match self.session(&address).await {
                     // An address may lead to several brokers, or back to the one in lame duck mode.
-                    Ok(next) if next.server_id() != session.server_id() => return Some(next),
+                    Ok(next) if leaving == Leaving::OldLogin || next.server_id() != session.server_id() => {
+                        return Some(next);
+                    }
                     Ok(same) => leave(&same).await,
+                    Err(failure) if leaving == Leaving::OldLogin => {
+                        let text =
+                            format!("the login is about to end, and connecting with the new one fails: {failure}");
+                        self.handler.event(Event::LoginEnds(text));
+                    }
                     // Nothing is lost yet, so this is not reported.
                     Err(_) => {}
                 }

@@ -5,33 +5,23 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use serde_json::json;
+use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::rustls;
 use zeroize::Zeroizing;
 
-use super::nkey::NKey;
+use super::creds::Life;
+use super::error::BusError;
+use super::login::{Credential, Login, Proof};
 use super::protocol::{Info, Op, Parser};
 use super::servers::Address;
 use super::tls::{self, TlsFiles};
-
-/// How we log in.
-#[derive(Clone, Default)]
-pub(crate) struct Login {
-    pub(crate) user: Option<(String, Zeroizing<String>)>,
-    pub(crate) token: Option<Zeroizing<String>>,
-    pub(crate) nkey_seed: Option<Zeroizing<String>>,
-    pub(crate) tls: TlsFiles,
-}
-
-/// Omits the secrets.
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login").field("user", &self.user.as_ref().map(|(user, _)| user)).finish_non_exhaustive()
-    }
-}
+#[cfg(feature = "websockets")]
+use super::websocket;
+use crate::loopback;
+use crate::tls::failure;
 
 /// Why an attempt failed.
 #[derive(Debug)]
@@ -42,6 +32,8 @@ pub(crate) enum DialError {
     Refused,
     /// The TLS connection could not be established.
     Tls(String),
+    /// What we log in with cannot be used, or not with this broker.
+    Login(BusError),
 }
 
 impl fmt::Display for DialError {
@@ -50,6 +42,7 @@ impl fmt::Display for DialError {
             Self::Unreachable(cause) => f.write_str(cause),
             Self::Refused => f.write_str("the broker refuses this user"),
             Self::Tls(cause) => write!(f, "TLS: {cause}"),
+            Self::Login(error) => error.fmt(f),
         }
     }
 }
@@ -60,8 +53,10 @@ pub(super) struct Dialed {
     pub(super) buffer: BytesMut,
     pub(super) parser: Parser,
     pub(super) info: Info,
-    /// Whether everything the broker said arrived over TLS, or TLS is not required.
-    pub(super) encrypted: bool,
+    /// Whether TLS began after the greeting, which anybody on the path can have written.
+    pub(super) greeted_plainly: bool,
+    /// When the broker will end the connection, if our login says so.
+    pub(super) life: Option<Life>,
 }
 
 /// A socket, with TLS or without.
@@ -80,23 +75,48 @@ pub(super) async fn dial(
     name: &str,
     max_message: usize,
 ) -> Result<Dialed, DialError> {
-    let late = |what: &str| DialError::Unreachable(format!("no {what} in time"));
+    let late = |what: &str| DialError::Unreachable(format!("no {what}"));
+    // A file that cannot be used costs the broker no connection.
+    let credential = login.credential().await.map_err(DialError::Login)?;
     timeout(WITHIN, async {
         let greeted = async {
-            let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(unreachable)?;
+            let tcp = connect(address).await.map_err(unreachable)?;
             tcp.set_nodelay(true).map_err(unreachable)?;
             let mut dialing =
                 Dialing { stream: Box::new(tcp), buffer: BytesMut::new(), parser: Parser::new(max_message) };
+            if login.tls.first || address.path.is_some() && address.tls {
+                dialing = dialing.encrypt(address, &login.tls).await?;
+            }
+            #[cfg(feature = "websockets")]
+            if let Some(path) = &address.path {
+                let socket = websocket::open(dialing.stream, &address.authority(), path).await.map_err(failed)?;
+                dialing = Dialing { stream: Box::new(socket), ..dialing };
+            }
             match dialing.next().await? {
                 Op::Info(info) => Ok((dialing, *info)),
                 _ => Err(DialError::Unreachable("something answers there, but it is not a NATS server".to_owned())),
             }
         };
-        let (dialing, info) = timeout(GREETED_WITHIN, greeted).await.map_err(|_| late("greeting"))??;
-        dialing.log_in(info, address, login, name).await
+        // A broker that waits for TLS first says nothing, either.
+        let (dialing, info) = timeout(GREETED_WITHIN, greeted)
+            .await
+            .map_err(|_| late("greeting in time; if the broker is set to `handshake_first`, set `tls_first` here"))??;
+        dialing.log_in(info, address, &login.tls, credential, name).await
     })
     .await
-    .map_err(|_| late("answer to our login"))?
+    .map_err(|_| late("answer to our login in time"))?
+}
+
+/// `localhost` is this machine, whatever a resolver says: passwords may go there in clear text.
+async fn connect(address: &Address) -> std::io::Result<TcpStream> {
+    if !loopback::is_name(&address.host) {
+        return TcpStream::connect((address.host.as_str(), address.port)).await;
+    }
+    let [first, second] = loopback::ADDRESSES;
+    match TcpStream::connect((first, address.port)).await {
+        Ok(tcp) => Ok(tcp),
+        Err(error) => TcpStream::connect((second, address.port)).await.map_err(|_| error),
+    }
 }
 
 struct Dialing {
@@ -110,18 +130,22 @@ impl Dialing {
         mut self,
         mut info: Info,
         address: &Address,
-        login: &Login,
+        files: &TlsFiles,
+        credential: Credential,
         name: &str,
     ) -> Result<Dialed, DialError> {
-        let asked = address.tls || login.tls.ca.is_some() || login.tls.identity.is_some();
-        let encrypted = asked || info.tls_required;
-        if encrypted {
-            self = self.encrypt(address, login).await?;
+        // Below a WebSocket TLS has begun, or there is none.
+        let begins_now = address.path.is_none() && !files.first;
+        let encrypted = address.tls || begins_now && (files.are_asked_for() || info.tls_required) || files.first;
+        if encrypted && begins_now {
+            self = self.encrypt(address, files).await?;
         }
         if !info.headers {
             return Err(DialError::Unreachable("the broker does not support headers: it is too old".to_owned()));
         }
-        let connect = connect_line(&info, login, name, encrypted)?;
+        let life = credential.life();
+        let proof = credential.prove(info.nonce.as_deref()).map_err(DialError::Login)?;
+        let connect = connect_line(&proof, name, encrypted)?;
         self.stream.write_all(&connect).await.map_err(failed)?;
         self.stream.flush().await.map_err(failed)?;
         loop {
@@ -137,19 +161,20 @@ impl Dialing {
             }
         }
         let Self { stream, buffer, parser } = self;
-        Ok(Dialed { stream, buffer, parser, info, encrypted })
+        let greeted_plainly = encrypted && begins_now;
+        Ok(Dialed { stream, buffer, parser, info, greeted_plainly, life })
     }
 
-    async fn encrypt(self, address: &Address, login: &Login) -> Result<Self, DialError> {
+    async fn encrypt(self, address: &Address, files: &TlsFiles) -> Result<Self, DialError> {
         // Otherwise data read before TLS would be taken for data that arrived over TLS.
         if !self.buffer.is_empty() {
             return Err(DialError::Tls("the broker sends more than its greeting before TLS begins".to_owned()));
         }
-        let files = login.tls.clone();
+        let files = files.clone();
         let connector = tokio::task::spawn_blocking(move || tls::connector(&files)).await;
         let connector = connector.map_err(|error| DialError::Tls(error.to_string()))?.map_err(DialError::Tls)?;
         let name = tls::server_name(&address.tls_name).map_err(DialError::Tls)?;
-        let stream = connector.connect(name, self.stream).await.map_err(|error| DialError::Tls(error.to_string()))?;
+        let stream = connector.connect(name, self.stream).await.map_err(|error| DialError::Tls(failure(&error)))?;
         Ok(Self { stream: Box::new(stream), ..self })
     }
 
@@ -167,38 +192,38 @@ impl Dialing {
     }
 }
 
+#[derive(Serialize)]
+struct Connect<'c> {
+    verbose: bool,
+    pedantic: bool,
+    tls_required: bool,
+    lang: &'static str,
+    version: &'static str,
+    name: &'c str,
+    protocol: u8,
+    echo: bool,
+    headers: bool,
+    no_responders: bool,
+    #[serde(flatten)]
+    proof: &'c Proof,
+}
+
 /// `CONNECT` with our credentials, and a `PING`, which is answered if they are accepted.
-fn connect_line(info: &Info, login: &Login, name: &str, encrypted: bool) -> Result<Zeroizing<Vec<u8>>, DialError> {
-    let mut connect = json!({
-        "verbose": false,
-        "pedantic": false,
-        "tls_required": encrypted,
-        "lang": "rust",
-        "version": env!("CARGO_PKG_VERSION"),
-        "name": name,
-        "protocol": 1,
-        "echo": true,
-        "headers": true,
-        "no_responders": true,
-    });
-    if let serde_json::Value::Object(members) = &mut connect {
-        let mut put = |name: &str, value: &str| members.insert(name.to_owned(), value.into());
-        if let Some((user, password)) = &login.user {
-            put("user", user);
-            put("pass", password);
-        }
-        if let Some(token) = &login.token {
-            put("auth_token", token);
-        }
-        if let (Some(seed), Some(nonce)) = (&login.nkey_seed, &info.nonce) {
-            // Reveals neither the seed nor what is wrong with it.
-            let unusable = || DialError::Unreachable("the nkey seed is invalid: a user's begins with SU".to_owned());
-            let key = NKey::from_seed(seed).ok_or_else(unusable)?;
-            put("nkey", &key.public());
-            put("sig", &key.sign(nonce));
-        }
-    }
-    let mut line = Zeroizing::new(Vec::with_capacity(1024));
+fn connect_line(proof: &Proof, name: &str, encrypted: bool) -> Result<Zeroizing<Vec<u8>>, DialError> {
+    let connect = Connect {
+        verbose: false,
+        pedantic: false,
+        tls_required: encrypted,
+        lang: "rust",
+        version: env!("CARGO_PKG_VERSION"),
+        name,
+        protocol: 1,
+        echo: true,
+        headers: true,
+        no_responders: true,
+        proof,
+    };
+    let mut line = Zeroizing::new(Vec::with_capacity(4096));
     line.extend_from_slice(b"CONNECT ");
     serde_json::to_writer(&mut *line, &connect).map_err(|error| DialError::Unreachable(error.to_string()))?;
     line.extend_from_slice(b"\r\nPING\r\n");
@@ -222,7 +247,7 @@ fn unreachable(error: std::io::Error) -> DialError {
 /// With TLS 1.3, a broker reports that it rejects our certificate only after the handshake.
 fn failed(error: std::io::Error) -> DialError {
     if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
-        DialError::Tls(error.to_string())
+        DialError::Tls(failure(&error))
     } else {
         unreachable(error)
     }

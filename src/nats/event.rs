@@ -22,13 +22,15 @@ pub enum Event {
     Disconnected(String),
     /// An attempt to connect failed, for this reason. There will be another.
     Failed(String),
-    /// The broker is in lame duck mode: another one was found, and the subscriptions are in place.
+    /// The broker is in lame duck mode, or our login was about to end: a new connection is up, subscriptions included.
     Moved,
+    /// The login is about to end, and with it the connection. Says what to do; repeated once a day.
+    LoginEnds(String),
     /// The broker forbids this user to publish on the subject.
     PublishForbidden(String),
     /// The broker forbids this user to subscribe to the subject.
     SubscribeForbidden(String),
-    /// More messages arrived on this subject than are accepted, and some were lost; see `Subject::a_second`.
+    /// More messages arrived on this subject than are accepted, and some were lost; see `Subject::max_per_second`.
     Flooded(String),
     /// Another error that the broker reports.
     Error(String),

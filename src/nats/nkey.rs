@@ -16,16 +16,13 @@ pub(super) struct NKey(Ed25519KeyPair);
 
 impl NKey {
     /// Decodes a user's seed, `SU…`: two bytes for its type, the 32 bytes of the seed, and their CRC-16.
-    pub(super) fn from_seed(text: &str) -> Option<Self> {
-        let bytes = Zeroizing::new(BASE32_NOPAD.decode(text.as_bytes()).ok()?);
-        let (body, checksum) = bytes.split_last_chunk::<2>()?;
-        let (kind, seed) = body.split_first_chunk::<2>()?;
+    pub(super) fn from_seed(text: &str) -> Result<Self, SeedFault> {
+        let (kind, seed) = decode(text).ok_or(SeedFault::Damaged)?;
         // The first five bits mark a seed; the next eight, across both bytes, whose it is.
-        let is_users = *kind == [SEED | USER >> 5, USER << 3];
-        if seed.len() != 32 || !is_users || crc16(body) != u16::from_le_bytes(*checksum) {
-            return None;
+        if kind != [SEED | USER >> 5, USER << 3] {
+            return Err(SeedFault::OtherKind);
         }
-        Ed25519KeyPair::from_seed_unchecked(seed).ok().map(Self)
+        Ed25519KeyPair::from_seed_unchecked(&*seed).map(Self).map_err(|_| SeedFault::Damaged)
     }
 
     /// The public key, `U…`, by which the broker knows the user.
@@ -40,6 +37,32 @@ impl NKey {
     pub(super) fn sign(&self, nonce: &str) -> String {
         b64(self.0.sign(nonce.as_bytes()).as_ref())
     }
+}
+
+/// Why a text is no user's seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SeedFault {
+    /// It is that of an account, an operator or a server, or a public key.
+    OtherKind,
+    /// It is no nkey, or not a whole one.
+    Damaged,
+}
+
+/// The two bytes for the type, and the seed.
+fn decode(text: &str) -> Option<([u8; 2], Zeroizing<[u8; 32]>)> {
+    let bytes = Zeroizing::new(BASE32_NOPAD.decode(text.as_bytes()).ok()?);
+    let (body, checksum) = bytes.split_last_chunk::<2>()?;
+    let (kind, seed) = body.split_first_chunk::<2>()?;
+    let seed = Zeroizing::new(<[u8; 32]>::try_from(seed).ok()?);
+    (crc16(body) == u16::from_le_bytes(*checksum)).then_some((*kind, seed))
+}
+
+/// What is wrong with a text that is no user's seed. Holds nothing of it.
+pub(super) fn fault(text: &str) -> &'static str {
+    if text.contains("-----BEGIN NATS USER JWT-----") {
+        return "holds a `.creds` file of NATS, whose user logs in with a JWT: name it in `creds_file`";
+    }
+    "is not the nkey seed of a user: one has 58 characters and begins with SU (`nk -gen user`)"
 }
 
 /// CRC-16/XMODEM.
@@ -77,7 +100,7 @@ mod tests {
         };
         // Every letter matters.
         for position in 0..seed.len() {
-            assert!(NKey::from_seed(&other(position)).is_none(), "{position}");
+            assert!(NKey::from_seed(&other(position)).is_err(), "{position}");
         }
         let account = nkeys::KeyPair::new_account().seed().unwrap();
         let lower = seed.to_lowercase();
@@ -95,7 +118,7 @@ mod tests {
             &user.public_key(),
             "SÜ",
         ] {
-            assert!(NKey::from_seed(wrong).is_none(), "{wrong}");
+            assert!(NKey::from_seed(wrong).is_err(), "{wrong}");
         }
     }
 }

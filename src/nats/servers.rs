@@ -18,11 +18,21 @@ pub(crate) struct Address {
     pub(super) tls: bool,
     /// The name that the broker's certificate must have.
     pub(super) tls_name: String,
+    /// If it is a WebSocket, where on the web server.
+    pub(super) path: Option<String>,
 }
 
 impl Address {
-    /// `nats://host:port` or `tls://host:port`.
+    /// `nats://host:port` or `tls://host:port`; `ws://host:port/path` or `wss://host:port/path`.
     pub(crate) fn parse(url: &str) -> Option<Self> {
+        for (web, scheme, port) in [("ws://", "nats", 80), ("wss://", "tls", 443)] {
+            let Some(rest) = url.strip_prefix(web) else { continue };
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let port = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) { None } else { Some(port) };
+            let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+            let path = Some(if path.is_empty() { "/".to_owned() } else { path.to_owned() });
+            return Some(Self { path, ..Self::parse(&format!("{scheme}://{host}{port}"))? });
+        }
         let address: ServerAddr = url.parse().ok()?;
         let host = address.host().trim_matches(['[', ']']).to_owned();
         (!host.is_empty()).then(|| Self {
@@ -30,7 +40,17 @@ impl Address {
             port: address.port(),
             tls: address.tls_required(),
             host,
+            path: None,
         })
+    }
+
+    /// Host and port, as HTTP writes them.
+    #[cfg(feature = "websockets")]
+    pub(super) fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -90,6 +110,20 @@ impl Servers {
     }
 }
 
+/// Puts addresses into an order drawn by lot, so that many programs with the same list do not all go to its first broker.
+pub(super) fn shuffle(addresses: &mut [Address]) {
+    for last in (1..addresses.len()).rev() {
+        addresses.swap(last, usize::from(random()) % (last + 1));
+    }
+}
+
+fn random() -> u16 {
+    let mut random = [0; 2];
+    // Without randomness no connection can be made anyway.
+    rand::fill(&mut random).unwrap_or_default();
+    u16::from_be_bytes(random)
+}
+
 /// How long to wait before attempt number `attempt` to reconnect: no time until each of `servers` has been tried once,
 /// then 50 ms doubling up to 2 s. Up to a quarter is added, so that the clients of a restarted broker do not all
 /// reconnect at once.
@@ -98,10 +132,7 @@ pub(crate) fn pause(attempt: usize, servers: usize) -> Duration {
         return Duration::ZERO;
     };
     let base = (50_u64 << exponent.min(6)).min(2_000);
-    let mut random = [0; 2];
-    // Without randomness no connection can be made anyway.
-    rand::fill(&mut random).unwrap_or_default();
-    Duration::from_millis(base + u64::from(u16::from_be_bytes(random)) % (base / 4 + 1))
+    Duration::from_millis(base + u64::from(random()) % (base / 4 + 1))
 }
 
 #[cfg(test)]
@@ -124,6 +155,33 @@ mod tests {
         // Connected to b, and lost it.
         assert_eq!(hosts(&mut servers, 4), ["c", "a", "b", "c"]);
         assert!(Servers::new(Vec::new(), true).next().is_none());
+    }
+
+    #[test]
+    fn a_web_socket_has_the_ports_of_the_web_and_a_path() {
+        let parsed = |url: &str| {
+            let Address { host, port, tls, tls_name, path } = Address::parse(url).unwrap();
+            assert_eq!(host, tls_name);
+            (host, port, tls, path.unwrap())
+        };
+        assert_eq!(parsed("ws://a"), ("a".to_owned(), 80, false, "/".to_owned()));
+        assert_eq!(parsed("wss://a/nats/ws"), ("a".to_owned(), 443, true, "/nats/ws".to_owned()));
+        assert_eq!(parsed("ws://[::1]:8080/"), ("::1".to_owned(), 8080, false, "/".to_owned()));
+        assert_eq!(parsed("wss://[::1]"), ("::1".to_owned(), 443, true, "/".to_owned()));
+        assert_eq!(Address::parse("tls://a").unwrap().path, None);
+    }
+
+    #[test]
+    fn every_order_of_addresses_is_drawn() {
+        let listed = addresses(&["nats://a", "nats://b", "nats://c"]);
+        // Each of the six is as likely as any other: one is missing after 300 draws once in 10^23 times.
+        let drawn = (0..300).map(|_| {
+            let mut addresses = listed.clone();
+            shuffle(&mut addresses);
+            addresses.into_iter().map(|address| address.host).collect::<String>()
+        });
+        let drawn: std::collections::BTreeSet<String> = drawn.collect();
+        assert_eq!(drawn.into_iter().collect::<Vec<_>>(), ["abc", "acb", "bac", "bca", "cab", "cba"]);
     }
 
     #[test]

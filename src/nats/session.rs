@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
+use super::creds::Life;
 use super::dial::{Dialed, Stream};
 use super::event::{Event, Handler};
 use super::outbound::{Outbound, PublishError};
@@ -25,7 +26,7 @@ pub struct Subject {
     pub queue: Option<String>,
     /// About how many messages a second are accepted, at least 2. The broker does not send more: the rest costs this
     /// connection nothing, and is lost.
-    pub a_second: Option<u64>,
+    pub max_per_second: Option<u64>,
 }
 
 /// A connection that is up, or has been.
@@ -35,6 +36,8 @@ pub struct Session {
     subscriptions: Vec<Subscribed>,
     /// Whether the connection is useless without its subscriptions.
     required: bool,
+    /// When the broker will end the connection, if our login says so.
+    pub(super) life: Option<Life>,
     server_id: String,
     max_payload: AtomicUsize,
     /// Whether something was read since the last check.
@@ -70,13 +73,14 @@ impl Session {
             outbound: Outbound::default(),
             subscriptions: subjects.iter().map(subscribed).collect(),
             required,
+            life: dialed.life,
             server_id: info.server_id.clone(),
             max_payload: AtomicUsize::new(info.max_payload),
             heard: AtomicBool::new(false),
             arrived: Notify::new(),
             leaving: AtomicBool::new(false),
             refused: Mutex::default(),
-            info: watch::Sender::new(if dialed.encrypted { Info::default() } else { info.clone() }),
+            info: watch::Sender::new(if dialed.greeted_plainly { Info::default() } else { info.clone() }),
             ended: watch::Sender::new(None),
         }
     }
@@ -409,7 +413,7 @@ impl Session {
         loop {
             ticks.tick().await;
             for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
-                let Some(most) = subscribed.subject.a_second else { continue };
+                let Some(most) = subscribed.subject.max_per_second else { continue };
                 let seen = subscribed.seen.load(Ordering::Relaxed);
                 if seen < most / 2 || self.leaving.load(Ordering::SeqCst) {
                     continue;
@@ -440,9 +444,9 @@ impl Drop for End<'_> {
 impl Subscribed {
     /// The control lines that subscribe.
     fn lines(&self, sid: u64) -> String {
-        let Subject { subject, queue, a_second } = &self.subject;
+        let Subject { subject, queue, max_per_second } = &self.subject;
         let queue = queue.as_ref().map(|queue| format!("{queue} ")).unwrap_or_default();
-        let most = a_second.map(|most| format!("UNSUB {sid} {most}\r\n")).unwrap_or_default();
+        let most = max_per_second.map(|most| format!("UNSUB {sid} {most}\r\n")).unwrap_or_default();
         format!("SUB {subject} {queue}{sid}\r\n{most}")
     }
 
@@ -465,7 +469,7 @@ const KEPT: usize = 4 * CHUNK;
 /// After this many messages, other tasks get their turn.
 const FAIR_SHARE: u32 = 256;
 /// Fewer messages are not worth a turn in the middle of what was read. With such a turn, 64 calls in flight through a
-/// door over HTTP/2 become a tenth more per second (`sealwire-compare --in-flight 64`).
+/// gateway over HTTP/2 become a tenth more per second (`sealwire-compare --in-flight 64`).
 const WORTH_A_TURN: u32 = 16;
 /// After this many unanswered pings, the broker is given up.
 const UNANSWERED: u32 = 3;
@@ -506,9 +510,9 @@ mod tests {
     async fn seen_at_first(messages: usize, payload: usize) -> usize {
         let (here, mut broker) = duplex(1 << 20);
         let parser = Parser::new(1 << 20);
-        let dialed =
-            Dialed { stream: Box::new(here), buffer: BytesMut::new(), parser, encrypted: false, info: Info::default() };
-        let subject = Subject { subject: "inbox.*".to_owned(), queue: None, a_second: None };
+        let (buffer, info) = (BytesMut::new(), Info::default());
+        let dialed = Dialed { stream: Box::new(here), buffer, parser, greeted_plainly: false, info, life: None };
+        let subject = Subject { subject: "inbox.*".to_owned(), queue: None, max_per_second: None };
         let session = Arc::new(Session::new(&[subject], false, &dialed));
         let handler = Arc::new(Counting::default());
         let frame = format!("MSG inbox.a 1 {payload}\r\n{}\r\n", "x".repeat(payload));

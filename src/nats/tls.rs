@@ -1,15 +1,14 @@
 //! TLS to the broker: whom we trust, and who we are. The files are read for each connection, so renewed ones take effect.
 //! Never falls back to the system's trust anchors if the operator configured others.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 
 use crate::files::{Content, FileTrust, read_trusted};
-use crate::tls;
+use crate::tls::{self, Half, TlsFault};
 
 /// PEM files. If any is set, TLS is required, whatever the broker says.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +19,15 @@ pub(crate) struct TlsFiles {
     pub(crate) ca: Option<PathBuf>,
     /// Our certificate and its key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    /// Whether TLS begins before the broker's greeting. It is required then as well.
+    pub(crate) first: bool,
+}
+
+impl TlsFiles {
+    /// Whether TLS is required, whatever the address and the broker say.
+    pub(super) fn are_asked_for(&self) -> bool {
+        self.first || self.ca.is_some() || self.identity.is_some()
+    }
 }
 
 /// Reads the files. Blocks.
@@ -33,11 +41,16 @@ pub(super) fn connector(files: &TlsFiles) -> Result<TlsConnector, String> {
     let config = match &files.identity {
         None => config.with_no_client_auth(),
         Some((certificate, key)) => {
-            let chain = certificates(certificate, &files.trust)?;
-            let pem = read_trusted(key, Content::Secret, &files.trust).map_err(|error| error.to_string())?;
-            // rustls' errors about PEM say what is missing, and quote nothing.
-            let private = PrivateKeyDer::from_pem_slice(pem.as_bytes());
-            let private = private.map_err(|error| format!("`{}`: {error}", key.display()))?;
+            let read = |path, content| read_trusted(path, content, &files.trust).map_err(|error| error.to_string());
+            let (chain, private) = (read(certificate, Content::Public)?, read(key, Content::Secret)?);
+            let (chain, private) = tls::identity(&chain, &private).map_err(|(half, fault)| {
+                let path = if half == Half::Key { key } else { certificate };
+                format!("`{}`: {fault}", path.display())
+            })?;
+            if let Some(own) = chain.first() {
+                let why = |error| format!("`{}`: {}", certificate.display(), TlsFault::Date(error));
+                tls::in_time(own, UnixTime::now()).map_err(why)?;
+            }
             config.with_client_auth_cert(chain, private).map_err(|error| error.to_string())?
         }
     };
@@ -52,9 +65,4 @@ pub(crate) fn try_files(files: &TlsFiles) -> Result<(), String> {
 /// The name that the broker's certificate must have.
 pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host.to_owned()).map_err(|_| format!("`{}` is not a host name", crate::name::shown(host)))
-}
-
-fn certificates(path: &Path, trust: &FileTrust) -> Result<Vec<CertificateDer<'static>>, String> {
-    let pem = read_trusted(path, Content::Public, trust).map_err(|error| error.to_string())?;
-    tls::certificates(&pem).map_err(|fault| format!("`{}`: {fault}", path.display()))
 }
