@@ -7,17 +7,29 @@ use std::time::Duration;
 
 use super::{Config, ConfigError, GuardKind, ReplayConfig};
 use crate::auth::{
-    Denylist, KeyRing, KeySet, KeySource, LocalGuard, NonceLimits, ReplayGuard, ServiceKeyMissing, TimeFloor,
+    Denylist, KeyRing, KeySet, KeySource, LocalGuard, NonceLimits, ReplayGuard, ServiceKeyMissing, Switch, TimeFloor,
     TokenVerifier, Verifier, Window, read_trusted_service_key,
 };
 #[cfg(feature = "shared-guard")]
 use crate::auth::{SharedConfig, SharedGuard};
 use crate::clock::{Clock, SystemClock};
+#[cfg(feature = "otel")]
+use crate::export::TraceOptions;
 use crate::files::{Content, Folder, SecretFileError, is_missing};
+use crate::record::Recorder;
 use crate::service::{
     AttachmentLimits, Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, StreamLimits, WantsMethods, Watched,
 };
-use crate::wire::{Audience, Endpoint, ServiceKey, ServicePublicKey, WireLimits};
+use crate::wire::{Audience, Endpoint, Nonce, ServiceKey, ServicePublicKey, WireLimits};
+
+/// What is to be done soon so that the service stays connected, a sentence for each login that is about to end. Blocks.
+#[must_use]
+pub fn ending_logins(config: &Config) -> Vec<String> {
+    let guard = config.replay.nats.iter().map(|nats| ("replay.nats", nats));
+    let guard = guard.chain(config.switch.iter().map(|switch| ("switch.nats", &switch.nats)));
+    let all = [("nats", &config.nats)].into_iter().chain(guard);
+    all.filter_map(|(section, nats)| Some(format!("`[{section}]`: {}", nats.login_end()?.soon?))).collect()
+}
 
 impl Config {
     /// Where the service listens.
@@ -29,6 +41,15 @@ impl Config {
         Ok(Endpoint::new(self.environment.clone(), self.service.clone())
             .with_prefixes(&self.prefix, &self.inbox_prefix)?
             .with_limits(limits))
+    }
+
+    /// Where traces are sent, by `[telemetry]` and by OpenTelemetry's variables; `None` if nowhere.
+    ///
+    /// # Errors
+    /// [`ConfigError::Trust`], [`ConfigError::Traces`].
+    #[cfg(feature = "otel")]
+    pub fn traces(&self) -> Result<Option<TraceOptions>, ConfigError> {
+        self.telemetry.traces(self.service.as_str(), Some(self.environment.as_str()), &self.files)
     }
 
     fn token_keys(&self) -> Result<KeySet, ConfigError> {
@@ -62,6 +83,7 @@ impl Config {
         self.key_sources()?;
         self.check_bus()?;
         self.token_verifier(&endpoint)?;
+        self.record.as_ref().map_or(Ok(()), Recorder::check)?;
         let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
         Ok(LocalGuard::check(window, self.nonce_limits(), &self.floor())?)
     }
@@ -69,6 +91,7 @@ impl Config {
     /// Checks the files that connections to the broker need.
     fn check_bus(&self) -> Result<(), ConfigError> {
         let guard = self.replay.nats.iter().map(|nats| ("replay.nats", nats));
+        let guard = guard.chain(self.switch.iter().map(|switch| ("switch.nats", &switch.nats)));
         for (section, nats) in [("nats", &self.nats)].into_iter().chain(guard) {
             nats.try_files().map_err(|error| ConfigError::Bus { section, error })?;
         }
@@ -77,8 +100,18 @@ impl Config {
 
     /// Checks that the configured files exist, and that nobody unauthorized could have written the policies.
     fn check_files(&self) -> Result<(), ConfigError> {
-        if !self.backend.is_empty() {
-            return Err(ConfigError::Backends);
+        let measures = [
+            ("`listen` in `[telemetry]`", self.telemetry.listen.is_some()),
+            ("`tell_agents` in `[discovery]`", self.discovery.tell_agents),
+        ];
+        if let Some((key, _)) = measures.into_iter().find(|(_, wanted)| cfg!(not(feature = "metrics")) && *wanted) {
+            return Err(ConfigError::NoTelemetry(key));
+        }
+        #[cfg(feature = "otel")]
+        self.traces()?;
+        #[cfg(not(feature = "otel"))]
+        if self.telemetry.otlp.is_some() {
+            return Err(ConfigError::NoTraces);
         }
         let mut named = vec![("keys.ring".to_owned(), &self.keys.ring)];
         named.extend(self.keys.service_key.iter().map(|path| ("keys.service_key".to_owned(), path)));
@@ -116,9 +149,34 @@ impl Config {
             template.replace("{environment}", self.environment.as_str()).replace("{service}", self.service.as_str())
         };
         let rules = self.tokens.rules(endpoint.audience().as_str(), audience);
-        let tokens = TokenVerifier::new(rules, self.token_keys()?);
+        let switch = self.switch.as_ref().map(|switch| Switch::open(switch, &self.environment, &self.files));
+        let tokens = TokenVerifier::new(rules, self.token_keys()?)
+            .with_switch(Arc::new(switch.transpose()?.unwrap_or_default()));
         tokens.replace_denylist(self.denylist()?);
         Ok(tokens)
+    }
+
+    /// A verifier of the access tokens that the service accepts, for whoever judges them besides it: keys that are not in a file are
+    /// fetched, as described at [`TokenVerifier::fetch`].
+    ///
+    /// # Errors
+    /// [`ConfigError`]: a key file or the denylist cannot be used.
+    ///
+    /// Cancel safety: dropping the future ends every fetch.
+    pub async fn access_tokens(&self) -> Result<TokenVerifier, ConfigError> {
+        let sources = self.key_sources()?;
+        Ok(self.token_verifier(&self.endpoint()?)?.fetch(sources).await)
+    }
+
+    /// Has a verifier made by [`Config::access_tokens`] judge by the key files and the denylist as they are now.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; what cannot be read stays as it was.
+    pub fn refresh(&self, tokens: &TokenVerifier) -> Result<(), ConfigError> {
+        // Revocations first: they must not wait for a key file to be mended.
+        tokens.replace_denylist(self.denylist()?);
+        tokens.replace_keys(self.token_keys()?);
+        Ok(())
     }
 
     fn service_key(&self, audience: &Audience) -> Result<Option<ServiceKey>, ConfigError> {
@@ -217,6 +275,7 @@ impl Config {
         let watched = self.watched();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let verifier = self.verifier(&endpoint, &clock).await?;
+        let recorder = self.recorder(&endpoint, &verifier)?;
         let limits = ServiceLimits {
             batch: self.limits.batch,
             batch_concurrency: self.limits.batch_concurrency,
@@ -244,10 +303,20 @@ impl Config {
             in_flight: self.limits.in_flight,
             drain: Duration::from_secs(self.limits.drain_s),
             watched,
+            switch: self.switch.clone(),
+            tell_agents: self.discovery.tell_agents,
             ..ServeOptions::default()
         };
         let builder = Service::builder().verifier(endpoint, verifier).policies(&self.policy.folder);
-        Ok((builder.believing(self.files.clone()).limits(limits), options))
+        let builder = builder.believing(self.files.clone()).limits(limits);
+        Ok((recorder.into_iter().fold(builder, Builder::record), options))
+    }
+
+    /// The record, in a session with the name of the replica.
+    fn recorder(&self, endpoint: &Endpoint, verifier: &Verifier) -> Result<Option<Recorder>, ConfigError> {
+        let Some(record) = &self.record else { return Ok(None) };
+        let session = verifier.guard().instance().map_or_else(|| Nonce::random().to_text(), str::to_owned);
+        Ok(Some(Recorder::open(record, endpoint.audience().as_str(), &session)?))
     }
 
     /// The files that are read again when they change.

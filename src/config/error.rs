@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use super::issuer::IssuerFault;
-use super::reference::OutOfRange;
+use super::ranges::OutOfRange;
 use crate::auth::{
     DenylistError, KeyRingError, KeySetError, NonceLimitsError, OpenError, ServiceKeyError, ServiceKeyMissing,
     SharedOpenError, WindowError,
 };
 use crate::files::SecretFileError;
 use crate::nats::BusError;
+use crate::record::RecordError;
 use crate::wire::EndpointError;
 
 /// Why a configuration cannot be used.
@@ -56,11 +57,32 @@ pub enum ConfigError {
     /// The broker's settings are wrong.
     #[error("`[{section}]`: {error}")]
     Bus {
-        /// `nats` or `replay.nats`.
+        /// `nats`, `replay.nats` or `switch.nats`.
         section: &'static str,
         /// What is wrong.
         error: BusError,
     },
+    /// `[switch]`, or its state file, is wrong.
+    #[error("`[switch]`: {0}")]
+    Switch(#[from] crate::auth::SwitchError),
+    /// `[telemetry]` is wrong.
+    #[error("`{}`: {reason}", path.display())]
+    Telemetry {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// This key asks for what this program cannot do.
+    #[error("{0}: this program is built without the feature `metrics` of sealwire")]
+    NoTelemetry(&'static str),
+    /// Traces cannot be sent as `[telemetry]` or a variable asks for.
+    #[cfg(feature = "otel")]
+    #[error("traces: {0}")]
+    Traces(#[from] crate::export::TraceOptionsError),
+    /// `[telemetry]` asks for traces, and this program cannot send any.
+    #[error("`otlp` in `[telemetry]`: this program is built without the feature `otel` of sealwire")]
+    NoTraces,
     /// The prefixes are wrong.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -76,6 +98,9 @@ pub enum ConfigError {
     /// The shared replay guard cannot be opened.
     #[error(transparent)]
     SharedGuard(#[from] SharedOpenError),
+    /// The record cannot be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The key ring cannot be used.
     #[error(transparent)]
     Ring(#[from] KeyRingError),
@@ -87,7 +112,7 @@ pub enum ConfigError {
     Agents {
         /// How many the ring has.
         agents: usize,
-        /// [`ReplayConfig::agents`](crate::ReplayConfig::agents).
+        /// [`ReplayConfig::agents`](crate::configure::ReplayConfig::agents).
         room: usize,
     },
     /// The service key cannot be used.
@@ -111,11 +136,6 @@ pub enum ConfigError {
     /// An issuer's settings cannot be used.
     #[error(transparent)]
     Issuer(#[from] IssuerFault),
-    /// There are backends, but a program that builds a service from the configuration does not run them.
-    #[error(
-        "the configuration has `[[backend]]`, which only `sealwire serve` runs: take it out for a program of your own"
-    )]
-    Backends,
     /// No issuer.
     #[error("no `[[tokens.issuer]]`: without one, no access token can be accepted")]
     NoIssuer,

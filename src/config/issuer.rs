@@ -9,10 +9,11 @@ use serde::Deserialize;
 
 use crate::auth::{
     AgentRules, Bounds, ClaimPath, FetchError, HeaderMember, IssuerRules, KeyRules, KeySource, RoleRules, Symmetric,
-    TokenAlgorithm, TokenId, TokenType,
+    TokenAlgorithm, TokenId, TokenRules, TokenType,
 };
 use crate::files::{Content, FileTrust, read_trusted};
 use crate::name::shown;
+use crate::settings::Setting;
 
 /// `[[tokens.issuer]]`
 ///
@@ -30,58 +31,73 @@ use crate::name::shown;
 /// roles = { claim = "resource_access.sealwire.roles" }
 /// may = { agents = ["planner", "worker-*"], roles = ["calc"] }
 /// ```
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct IssuerConfig {
     /// What `iss` must be.
     pub issuer: String,
-    /// The issuer's public keys, a JWKS file. Read again when it changes.
+    /// Its public keys, a JWKS file. Read again when it changes.
+    #[setting(left_out = "the keys are elsewhere")]
     pub jwks: Option<PathBuf>,
-    /// The issuer's public keys, the `https` address of a JWKS.
+    /// Its public keys, the `https` address of a JWKS.
+    #[setting(left_out = "the keys are elsewhere")]
     pub jwks_url: Option<String>,
-    /// Whether the keys are found by OpenID Connect discovery, at `/.well-known/openid-configuration` below the issuer; false.
+    /// Whether the keys are found by OpenID Connect discovery, at `/.well-known/openid-configuration` below the issuer.
     #[serde(default)]
     pub discovery: bool,
     /// The `https` address of the discovery document, if it is elsewhere. Its `issuer` must be this one.
+    #[setting(left_out = "the keys are elsewhere")]
     pub openid_configuration: Option<String>,
-    /// A PEM file with the trust anchors for fetching; the system's.
+    /// A PEM file with the trust anchors for fetching.
+    #[setting(left_out = "the system's")]
     pub tls_ca: Option<PathBuf>,
-    /// Whether addresses may be `http` if they are loopback addresses, for development; false.
+    /// Whether addresses may be `http` if they are on this machine (a loopback address or `localhost`), for development.
     #[serde(default)]
     pub http_on_loopback: bool,
-    /// How old fetched keys get before they are fetched again, if the issuer does not say, in seconds, 60 to 86400; 600.
+    /// How old fetched keys get before they are fetched again, if the issuer does not say.
+    #[setting(unit = "seconds", min = 60, max = DAY_S, default = KeySource::REFRESH.as_secs())]
     pub refresh_s: Option<u64>,
-    /// How long fetched keys are used if they cannot be fetched again, in seconds, 60 to 604800; 86400. After that the
-    /// issuer's tokens are refused.
+    /// How long fetched keys are used if they cannot be fetched again. After that the issuer's tokens are refused.
+    #[setting(unit = "seconds", min = 60, max = 7 * DAY_S, default = KeySource::KEEP.as_secs())]
     pub keep_s: Option<u64>,
     /// The algorithm of keys without `alg`; needed for RSA keys. If set, keys with another `alg` are ignored.
+    #[setting(left_out = "keys without `alg` are ignored unless their type determines it")]
     pub algorithm: Option<TokenAlgorithm>,
-    /// What a key's `use` must be if present; `sig`.
+    /// What a key's `use` must be if present.
+    #[setting(default = KeyRules::new("").key_use)]
     pub key_use: Option<String>,
-    /// Which `typ` the tokens may have, of `at+jwt`, `JWT`, `JOSE` and `absent`; `at+jwt`.
+    /// Which `typ` the tokens may have.
+    #[setting(not_empty, left_out = "`at+jwt`, and `JWT` with `accept_plain_jwt_typ`")]
     pub typ: Option<Vec<TokenType>>,
-    /// Which additional members the tokens' header may have, of `x5t` and `x5t#S256`; they are ignored.
+    /// Which additional members the tokens' header may have; they are ignored.
     #[serde(default)]
     pub header: Vec<HeaderMember>,
-    /// What `aud` must name; as in `[tokens]`. `{environment}` and `{service}` stand for the names of this service.
+    /// What `aud` must name. `{environment}` and `{service}` stand for the names of this service.
+    #[setting(left_out = "that of `[tokens]`")]
     pub audience: Option<String>,
-    /// The longest lifetime of a token in seconds; as in `[tokens]`.
+    /// The longest lifetime of a token.
+    #[setting(unit = "seconds", min = 1, max = TokenRules::MAX_LIFETIME_S, left_out = "that of `[tokens]`")]
     pub max_lifetime_s: Option<u64>,
-    /// The claim that identifies a token, or `digest` to identify each token by its digest; `jti`.
+    /// The claim that identifies a token, or `digest` to identify each token by its digest.
     #[serde(default)]
     pub id: TokenId,
-    /// Claims that must have exactly this text, `{ idtyp = "app" }`.
+    /// Claims that must have exactly this text: `{ idtyp = "app" }`.
     #[serde(default)]
     pub require: BTreeMap<ClaimPath, String>,
-    /// Where roles come from, see [`RoleRules`].
+    /// Where roles come from.
     #[serde(default)]
     pub roles: RoleRules,
-    /// Where the agent's name comes from, see [`AgentRules`]; `act.sub`, or `sub`.
+    /// Where the agent's name comes from, for issuers whose `sub` is not an agent's name. A token is delegated unless `own` makes it the
+    /// agent's own.
+    #[setting(left_out = "`act.sub`, or `sub`")]
     pub agent: Option<AgentRules>,
-    /// For whom the issuer may speak, see [`Bounds`]. Everybody, if it is the only issuer; with several issuers, it is required.
+    /// For whom the issuer may speak. It may not speak for anything that a list does not cover; `"*"` covers everything.
+    #[setting(left_out = "everybody, if it is the only issuer; with several issuers, it is required")]
     pub may: Option<Bounds>,
 }
+
+const DAY_S: u64 = 86_400;
 
 /// What is wrong with an issuer's configuration.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::{Kind, Table, file};
+use crate::settings::{Kind, Setting, Table};
 
 /// A number that is out of range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,9 +22,12 @@ pub struct OutOfRange {
 }
 
 /// Reports the first number of a file that is out of range. Ignores anything else that may be wrong with the file.
-pub(in crate::config) fn check_ranges(text: &str) -> Result<(), OutOfRange> {
+///
+/// # Errors
+/// The number, and what to write.
+pub fn check_ranges<T: Setting>(text: &str) -> Result<(), OutOfRange> {
     match toml::from_str::<Found>(text) {
-        Ok(found) => check(&file(), &found, ""),
+        Ok(found) => check(&Table::of::<T>(), &found, ""),
         Err(_) => Ok(()),
     }
 }
