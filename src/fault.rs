@@ -1,11 +1,18 @@
 //! What is wrong with a file that may hold secrets, and where: position, member and what was expected.
 //! Never quotes the file, as parsers do: a value or a name in the wrong place may be a secret.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
+#[cfg(feature = "service")]
+use toml::{Spanned, de::DeTable};
+
+use crate::settings::Setting;
+#[cfg(feature = "service")]
+use crate::settings::Table;
 
 /// A place in a file, and what is wrong there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,14 +32,16 @@ impl fmt::Display for Fault {
 }
 
 /// Parses a JSON text.
-pub(crate) fn json<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Fault> {
+pub(crate) fn json<'de, T: Deserialize<'de> + Setting>(text: &'de str) -> Result<T, Fault> {
     let fault = |error: &serde_json::Error, path: Option<&Path>| {
         let message = error.to_string();
         let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
         let reason = match error.classify() {
-            serde_json::error::Category::Data => of_data(message, path),
+            serde_json::error::Category::Data => of_data::<T>(message, path),
             serde_json::error::Category::Eof => "the text ends too early".to_owned(),
-            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "not JSON".to_owned(),
+            serde_json::error::Category::Syntax | serde_json::error::Category::Io => {
+                other_kind(text).map_or_else(|| "not JSON".to_owned(), |kind| format!("not JSON, but {kind}"))
+            }
         };
         Fault { line: error.line(), column: error.column(), reason }
     };
@@ -43,24 +52,74 @@ pub(crate) fn json<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Fault>
     Ok(value)
 }
 
-/// Parses a TOML text.
-#[cfg(feature = "service")]
-pub(crate) fn toml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
-    let fault = |error: &toml::de::Error, reason: String| {
-        let start = error.span().map_or(0, |span| span.start);
-        let before = text.get(..start).unwrap_or(text);
-        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
-        let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
-        Fault { line: before.matches('\n').count() + 1, column, reason }
+/// What a text is that was taken for one of our JSON files, if it is something that people have lying next to them.
+fn other_kind(text: &str) -> Option<&'static str> {
+    let text = text.trim_start();
+    // Base64url, as of every token's header.
+    let is_part =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    let is_token = || {
+        text.starts_with("eyJ") && text.trim_end().split('.').count() == 3 && text.trim_end().split('.').all(is_part)
     };
+    let is_seed = || {
+        text.starts_with('S')
+            && text.trim_end().len() == 58
+            && text.trim_end().bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    if text.contains("-----BEGIN NATS USER JWT-----") {
+        Some(
+            "a `.creds` file of NATS (a user's JWT and seed), which logs in to a broker and signs no calls: `sealwire keys new-agent` \
+             and `keys request` make credentials, whose `nats.creds_file` may name it",
+        )
+    } else if text.starts_with("-----BEGIN ") {
+        Some("PEM: a certificate or a key for TLS")
+    } else if is_token() {
+        Some("an access token: `token_file` of the credentials names it")
+    } else if is_seed() {
+        Some("an nkey seed of NATS: `nats.nkey_seed_file` of the credentials names it")
+    } else if text.starts_with('<') {
+        Some("a web page")
+    } else if text.starts_with('[') && text.contains("]\n") || text.starts_with("environment =") {
+        Some("TOML: is it the configuration?")
+    } else {
+        None
+    }
+}
+
+/// Parses a TOML text: the keys of `B` at its top, and whatever else it has, for `A`.
+#[cfg(feature = "service")]
+pub(crate) fn toml<A, B>(text: &str) -> Result<(A, B), Fault>
+where
+    A: DeserializeOwned + Setting,
+    B: DeserializeOwned + Setting,
+{
     // The parser's own messages are fixed words; only what serde adds quotes the text.
-    let parsed = toml::Deserializer::parse(text).map_err(|error| fault(&error, error.message().replace('\n', ", ")))?;
-    serde_path_to_error::deserialize(parsed)
-        .map_err(|error| fault(error.inner(), of_data(error.inner().message(), Some(error.path()))))
+    let parsed = DeTable::parse(text).map_err(|error| fault_of(text, &error, error.message().replace('\n', ", ")))?;
+    let (span, mut rest, mut beside) = (parsed.span(), parsed.into_inner(), DeTable::new());
+    for key in Table::of::<B>().keys {
+        beside.extend(rest.remove_entry(key.name));
+    }
+    Ok((table(text, Spanned::new(span.clone(), rest))?, table(text, Spanned::new(span, beside))?))
+}
+
+#[cfg(feature = "service")]
+fn table<T: DeserializeOwned + Setting>(text: &str, table: Spanned<DeTable<'_>>) -> Result<T, Fault> {
+    serde_path_to_error::deserialize(toml::Deserializer::from(table))
+        .map_err(|error| fault_of(text, error.inner(), of_data::<T>(error.inner().message(), Some(error.path()))))
+}
+
+#[cfg(feature = "service")]
+fn fault_of(text: &str, error: &toml::de::Error, reason: String) -> Fault {
+    let start = error.span().map_or(0, |span| span.start);
+    let before = text.get(..start).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+    let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
+    Fault { line: before.matches('\n').count() + 1, column, reason }
 }
 
 /// What serde says about a value that does not fit, without the value.
-fn of_data(message: &str, path: Option<&Path>) -> String {
+fn of_data<T: Setting>(message: &str, path: Option<&Path>) -> String {
+    let within = |path, what: &str| within::<T>(path, what);
     let starts = |with: &[&str]| with.iter().any(|with| message.starts_with(with));
     // The names in these two are those of our own structures.
     if starts(&["missing field `", "duplicate field `"]) {
@@ -91,7 +150,10 @@ pub(crate) const CLAIM_PATH_AS_NAMES: &str = "a path of claims has 1 to 8 names 
 /// Describes a string, or the beginning of one, to match.
 pub(crate) const PATTERN: &str = "write 1 to 128 visible ASCII characters, with `*` nowhere but at the end";
 
-fn within(path: Option<&Path>, what: &str) -> String {
+/// What is wrong with a member. Its name is shown if the file's own structures have it: any other may be a secret in the wrong place.
+fn within<T: Setting>(path: Option<&Path>, what: &str) -> String {
+    let mut names = BTreeSet::new();
+    T::kind().names(&mut names);
     let mut member = String::new();
     for segment in path.into_iter().flat_map(Path::iter) {
         match segment {
@@ -99,7 +161,7 @@ fn within(path: Option<&Path>, what: &str) -> String {
             Segment::Map { key } => {
                 let dot = if member.is_empty() { "" } else { "." };
                 member.push_str(dot);
-                member.push_str(if MEMBERS.contains(&key.as_str()) { key } else { "…" });
+                member.push_str(if names.contains(key.as_str()) { key } else { "…" });
             }
             Segment::Enum { .. } | Segment::Unknown => {}
         }
@@ -107,155 +169,15 @@ fn within(path: Option<&Path>, what: &str) -> String {
     if member.is_empty() { what.to_owned() } else { format!("`{member}`: {what}") }
 }
 
-/// The member names of our files. Any other name is not shown: it may be a secret in the wrong place.
-const MEMBERS: &[&str] = &[
-    "accept_plain_jwt_typ",
-    "accept_symmetric",
-    "agent",
-    "agent_burst",
-    "agent_in_flight",
-    "agent_per_second",
-    "agent_streams",
-    "agents",
-    "alg",
-    "algorithm",
-    "allow_plaintext",
-    "answer_within_ms",
-    "args",
-    "attachment_bytes",
-    "attachment_memory_bytes",
-    "audience",
-    "backend",
-    "batch",
-    "batch_concurrency",
-    "before",
-    "body",
-    "claim",
-    "command",
-    "credential",
-    "denylist",
-    "description",
-    "dir",
-    "discovery",
-    "drain_s",
-    "env",
-    "environment",
-    "fail_closed_after_s",
-    "file",
-    "files",
-    "folder",
-    "format",
-    "guard",
-    "header",
-    "headers",
-    "health",
-    "hints_per_second",
-    "http",
-    "http_on_loopback",
-    "id",
-    "in_flight",
-    "inbox_prefix",
-    "issuer",
-    "jti",
-    "jwks",
-    "jwks_url",
-    "keep_s",
-    "key",
-    "key_use",
-    "keys",
-    "kid",
-    "kind",
-    "leeway_s",
-    "limits",
-    "map",
-    "max_lifetime_s",
-    "may",
-    "memory_mib",
-    "method",
-    "name",
-    "nats",
-    "nkey_seed",
-    "nkey_seed_file",
-    "not_after",
-    "not_before",
-    "open_files",
-    "openid_configuration",
-    "optional",
-    "outcome_bytes",
-    "outcomes",
-    "output",
-    "own",
-    "owner",
-    "params",
-    "pass_env",
-    "password",
-    "password_file",
-    "path",
-    "per_agent",
-    "policy",
-    "prefix",
-    "processes",
-    "push",
-    "query",
-    "queue",
-    "queue_bytes",
-    "refresh_s",
-    "reload",
-    "replay",
-    "replicas",
-    "request_bytes",
-    "require",
-    "require_cnf",
-    "response_bytes",
-    "ring",
-    "roles",
-    "scheme",
-    "secret",
-    "seed",
-    "send_caller",
-    "service",
-    "service_key",
-    "service_keys",
-    "skew_s",
-    "state",
-    "status",
-    "stream",
-    "stream_bytes",
-    "stream_messages",
-    "stream_response_bytes",
-    "streams",
-    "sub",
-    "subjects",
-    "timeout_s",
-    "tls_ca",
-    "tls_cert",
-    "tls_key",
-    "token",
-    "token_command",
-    "token_file",
-    "tokens",
-    "tool",
-    "total",
-    "trust_groups",
-    "trust_users",
-    "typ",
-    "type",
-    "until",
-    "url",
-    "urls",
-    "user",
-    "verb",
-    "version",
-    "window_s",
-    "x",
-];
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
     use crate::auth::KeyRingFile;
     use crate::config::Config;
+
+    #[derive(Deserialize, Setting)]
+    struct Nothing {}
 
     #[test]
     fn faults_of_json_have_a_place_and_a_member() {
@@ -273,7 +195,7 @@ mod tests {
 
     #[test]
     fn faults_of_toml_have_a_place_and_a_member() {
-        let told = |text: &str| toml::<Config>(text).unwrap_err().to_string();
+        let told = |text: &str| toml::<Config, Nothing>(text).map(drop).unwrap_err().to_string();
         let wrong = told("environment = \"dev\"\nservice = \"a\"\n[nats]\nurls = \"nats://hunter2\"\n");
         assert_eq!(wrong, "line 4, column 8: `nats.urls`: a value of the wrong kind, expected a sequence");
         let number = told("environment = \"dev\"\nservice = \"a\"\n[replay]\nskew_s = \"5s\"\n");

@@ -14,21 +14,26 @@ pub struct LogLimiter(Mutex<Lines>);
 
 /// Lets one line through per second and key. Keys are from closed sets or name proved owners; they never come straight from the wire.
 #[derive(Debug)]
-pub(crate) struct KeyedLogLimiter<K>(Mutex<HashMap<K, Lines>>);
+pub struct KeyedLogLimiter<K>(Mutex<HashMap<K, Lines>>);
 
 #[derive(Debug, Default)]
 struct Lines {
     last: Option<Instant>,
+    /// Lines in the second that began at `last`.
+    let_through: u32,
     suppressed: u64,
 }
 
 impl Lines {
-    fn check(&mut self) -> Option<u64> {
-        if self.last.is_some_and(|last| last.elapsed() < EVERY) {
+    fn check(&mut self, most: u32) -> Option<u64> {
+        if self.last.is_none_or(|last| last.elapsed() >= EVERY) {
+            (self.last, self.let_through) = (Some(Instant::now()), 0);
+        }
+        if self.let_through >= most {
             self.suppressed += 1;
             return None;
         }
-        self.last = Some(Instant::now());
+        self.let_through += 1;
         Some(std::mem::take(&mut self.suppressed))
     }
 }
@@ -37,17 +42,29 @@ impl LogLimiter {
     /// Returns the number of lines suppressed since the last one if a line may be logged now. The caller is then
     /// expected to log it.
     pub fn check(&self) -> Option<u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).check()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).check(1)
     }
 }
 
 impl<K: Eq + Hash + Clone> KeyedLogLimiter<K> {
     /// Like [`LogLimiter::check`], per key.
-    pub(crate) fn check(&self, key: &K) -> Option<u64> {
+    pub fn check(&self, key: &K) -> Option<u64> {
+        self.check_up_to(key, 1)
+    }
+
+    /// The same, with up to `most` lines a second.
+    pub(crate) fn check_up_to(&self, key: &K, most: u32) -> Option<u64> {
         let mut lines = self.lock();
         match lines.get_mut(key) {
-            Some(lines) => lines.check(),
-            None => lines.entry(key.clone()).or_default().check(),
+            Some(lines) => lines.check(most),
+            None => lines.entry(key.clone()).or_default().check(most),
+        }
+    }
+
+    /// Counts lines that were left out for another reason.
+    pub(crate) fn leave_out(&self, key: &K, lines: u64) {
+        if let Some(known) = self.lock().get_mut(key) {
+            known.suppressed = known.suppressed.saturating_add(lines);
         }
     }
 
@@ -89,6 +106,16 @@ mod tests {
         tokio::time::advance(EVERY).await;
         assert_eq!(limiter.check(), Some(1000));
         assert_eq!(limiter.check(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn some_lines_a_second_tell_how_many_they_stand_for() {
+        let limiter = KeyedLogLimiter::default();
+        let lines = |of| (0..of).filter(|_| limiter.check_up_to(&"a", 100).is_some()).count();
+        assert_eq!(lines(1_000), 100);
+        tokio::time::advance(EVERY).await;
+        assert_eq!(limiter.check_up_to(&"a", 100), Some(900));
+        assert_eq!(lines(1_000), 99);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::settings::{self, Kind, Setting};
+
 /// The name of an agent, a service or an environment: 1 to 64 bytes of `[A-Za-z0-9_-]`.
 ///
 /// Cloning is cheap: the text is shared.
@@ -155,6 +157,16 @@ macro_rules! text_type {
 text_type!(Name);
 text_type!(MethodName);
 
+impl Setting for Name {
+    fn kind() -> Kind {
+        Kind::Name
+    }
+
+    fn value(&self) -> settings::Value {
+        self.as_str().into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,7 +193,7 @@ mod tests {
         }
     }
 
-    /// SPEC.md §3.
+    /// SPEC.md §3.1.
     #[test]
     fn reserved_methods_begin_with_the_token_rpc() {
         let reserved = |text: &str| MethodName::new(text).map(|name| name.is_reserved());

@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use super::text::TextFault;
+
 /// Why a secret file, or one that decides something, cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -14,6 +16,14 @@ pub enum SecretFileError {
         path: PathBuf,
         /// The operating system's error.
         error: std::io::Error,
+    },
+    /// The file is not text.
+    #[error("`{}`: {fault}", path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// What it looks like.
+        fault: TextFault,
     },
     /// Others than the owner may read or write the file.
     #[error("`{}` is open to others (mode {mode:04o}): run `chmod 600 {}`", path.display(), path.display())]

@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 use super::Folder;
 use super::error::{MAX_BYTES, SecretFileError};
 use super::replace::{self, create_new};
+use super::text::decode_text;
 use super::trust::{Content, FileTrust};
 
 /// Reads a text that only its owner may read, and that only we or root could have written: see [`FileTrust`].
@@ -55,21 +56,20 @@ pub(crate) fn read_trusted(
     read_open(path, &trust.open(path, content)?)
 }
 
-/// Reads the text of a file that has been opened and judged.
+/// Reads the text of a file that has been opened and judged, without a byte-order mark.
 pub(crate) fn read_open(path: &Path, file: &File) -> Result<Zeroizing<String>, SecretFileError> {
     let io = |error| SecretFileError::Io { path: path.to_owned(), error };
     let metadata = file.metadata().map_err(io)?;
     if metadata.len() > MAX_BYTES {
         return Err(SecretFileError::TooLarge { path: path.to_owned() });
     }
-    let mut text =
-        Zeroizing::new(String::with_capacity(usize::try_from(metadata.len()).unwrap_or(0).saturating_add(1)));
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0).saturating_add(1)));
     // A pipe that we were given has no known length.
-    file.take(MAX_BYTES.saturating_add(1)).read_to_string(&mut text).map_err(io)?;
-    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_BYTES {
+    file.take(MAX_BYTES.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_BYTES {
         return Err(SecretFileError::TooLarge { path: path.to_owned() });
     }
-    Ok(text)
+    decode_text(bytes).map_err(|fault| SecretFileError::Text { path: path.to_owned(), fault })
 }
 
 /// Writes a text with mode 0600. With `replace`, an existing file is replaced atomically and stays readable until then;

@@ -6,9 +6,13 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::settings::Setting;
+
 use super::error::SecretFileError;
 #[cfg(unix)]
 use super::group;
+#[cfg(unix)]
+use super::readers;
 
 /// Whose files are trusted besides our own and root's. `[files]` of the configuration.
 ///
@@ -20,15 +24,17 @@ use super::group;
 /// no member but the owner may have write permission, as it has wherever the umask is 002. On a read-only mount, such as a
 /// container's, nobody here can write anything, so only the permission to read secrets counts.
 ///
-/// Secrets are for their owner alone: group and others must have no permission.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+/// Secrets are for their owner alone: group and others must have no permission. The variable `SEALWIRE_SECRET_GROUPS` names groups
+/// that may read those which belong to them, for clients and gateways too; it is meant for containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Setting)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct FileTrust {
-    /// User ids, besides our own and root's, to whom files may belong, for example of users who deploy policies.
+    /// Further users to whom files may belong, for example those who deploy policies.
+    #[setting(unit = "user ids", max = u32::MAX)]
     pub trust_users: Vec<u32>,
-    /// Group ids whose members may write files and read secrets that belong to the group, for example a Kubernetes
-    /// `fsGroup`.
+    /// Groups whose members may write files and read secrets that belong to the group, for example a Kubernetes `fsGroup`.
+    #[setting(unit = "group ids", max = u32::MAX)]
     pub trust_groups: Vec<u32>,
 }
 
@@ -71,7 +77,11 @@ impl FileTrust {
         // A member of a trusted group counts like the owner.
         let foreign = if self.trust_groups.contains(&metadata.gid()) { mode & 0o007 } else { mode & 0o077 };
         if content == Content::Secret && foreign != 0 {
-            return Err(SecretFileError::Open { path, mode });
+            let only_its_group_reads = foreign == 0o040;
+            let may = only_its_group_reads.then(|| readers::contains(metadata.gid())).transpose();
+            if may.map_err(|error| SecretFileError::Io { path: path.clone(), error })? != Some(true) {
+                return Err(SecretFileError::Open { path, mode });
+            }
         }
         let protected = matters == Matters::One && mode & 0o1000 != 0;
         let writable = foreign & 0o022;
