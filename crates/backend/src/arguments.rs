@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sealwire::policy::{Param, ParamType, ScalarType};
+use sealwire::decide::{Param, ParamType, ScalarType};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 

@@ -1,42 +1,31 @@
 //! One child process: starts it within limits, logs its stderr, and ends it with everything that it has started.
 //! Never passes on more of the service's environment than `PASSED` and what the configuration names, and never waits without a bound.
 
+pub(crate) mod found;
 pub mod guard;
+mod launch;
 mod orphans;
 mod said;
 mod supervisor;
 
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 
+use self::launch::STOP;
+use self::said::Tail;
+use crate::tally::Counted;
+pub use launch::Launch;
 pub(crate) use said::{Rate, brief, visible};
 pub(crate) use supervisor::{CLOSED, UNREAD};
 pub use supervisor::{Restarts, Supervisor};
-
-/// What to start, and within which limits.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Launch {
-    /// The backend's name, for the log.
-    pub name: String,
-    /// The program and its arguments. No shell reads them.
-    pub command: Vec<OsString>,
-    /// The folder that it runs in; the service's own if `None`.
-    pub dir: Option<PathBuf>,
-    /// Its environment variables besides `PATH`, `HOME` and `LANG`.
-    pub env: Vec<(OsString, OsString)>,
-    /// The limit of its memory (`RLIMIT_DATA`) in bytes.
-    pub memory: u64,
-    /// The limit of its open files.
-    pub open_files: u64,
-}
 
 /// A running process. Dropping it ends the process, and what that has started, soon.
 #[derive(Debug)]
@@ -48,45 +37,42 @@ pub struct Child {
     /// The program's output.
     pub stdout: Option<ChildStdout>,
     said: JoinHandle<()>,
+    /// The last that it has printed on stderr.
+    tail: Arc<Mutex<Tail>>,
     ended: bool,
     /// Ends what the program leaves behind.
     ending: Option<JoinHandle<()>>,
+    _counted: Counted,
 }
 
 /// What every child gets of the service's environment.
 const PASSED: [&str; 3] = ["PATH", "HOME", "LANG"];
 
-/// How long a program may take to end after SIGTERM.
-pub(crate) const STOP: Duration = Duration::from_secs(2);
 /// How long its guard may take beyond that.
 const GUARD: Duration = Duration::from_secs(8);
+/// How long reading a program's last words may take: something else may hold the pipe open.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long a killed guard may take to be gone.
 const KILLED: Duration = Duration::from_secs(1);
 
 impl Launch {
-    /// A command in the service's own folder, with the default limits of the configuration.
-    #[must_use]
-    pub fn new(name: impl Into<String>, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        Self {
-            name: name.into(),
-            command: command.into_iter().map(Into::into).collect(),
-            dir: None,
-            env: Vec::new(),
-            memory: sealwire::BackendConfig::MEMORY_MIB << 20,
-            open_files: sealwire::BackendConfig::OPEN_FILES,
-        }
-    }
-
     /// Starts the command under a guard, which is our own program started once more.
     ///
     /// # Errors
     /// The guard cannot be started. If the guard cannot start the program, it ends with code 127 and says why on stderr.
-    pub fn start(&self) -> io::Result<Child> {
+    ///
+    /// Cancel safety: a dropped future has started nothing that stays.
+    pub async fn start(&self) -> io::Result<Child> {
+        self.tally.starts();
+        let (words, program) = guard::words(self)?;
         let mut command = Command::new(ourselves()?);
-        command.args(guard::words(self)).env_clear();
+        command.args(words).env_clear();
         command.envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         if let Some(dir) = &self.dir {
+            if !dir.is_dir() {
+                return Err(io::Error::other(format!("there is no folder `{}` to run it in", dir.display())));
+            }
             command.current_dir(dir);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -95,16 +81,16 @@ impl Launch {
         let pid = |guard: &tokio::process::Child| Pid::from_raw(i32::try_from(guard.id()?).ok()?);
         let mut guard = orphans::started(|| command.spawn(), pid)?;
         let pid = pid(&guard);
-        let said = tokio::spawn(said::log(self.name.clone(), guard.stderr.take()));
-        Ok(Child {
-            pid,
-            stdin: guard.stdin.take(),
-            stdout: guard.stdout.take(),
-            guard,
-            said,
-            ended: false,
-            ending: None,
-        })
+        let tail = Arc::default();
+        let said = tokio::spawn(said::log(self.name.clone(), guard.stderr.take(), Arc::clone(&tail)));
+        let (stdin, stdout) = (guard.stdin.take(), guard.stdout.take());
+        let mut child =
+            Child { pid, stdin, stdout, guard, said, tail, ended: false, ending: None, _counted: self.tally.runs() };
+        if let Some(stdin) = &mut child.stdin {
+            // If that fails, the guard is gone, and its end says so.
+            let _ = stdin.write_all(&program).await;
+        }
+        Ok(child)
     }
 }
 
@@ -133,8 +119,10 @@ impl Child {
                 // In a task of its own: this future may be dropped while that goes on.
                 self.ending = Some(tokio::spawn(orphans::end()));
             }
-            // The pipe still has its last words.
-            drop(tokio::time::timeout(Duration::from_millis(500), &mut self.said).await);
+        }
+        // The pipe still has its last words. Not only the first time: this future may be dropped meanwhile.
+        if !self.said.is_finished() {
+            drop(tokio::time::timeout(LAST_WORDS, &mut self.said).await);
         }
         if let Some(ending) = &mut self.ending {
             // The task cannot fail, and needs nothing from us.
@@ -142,6 +130,12 @@ impl Child {
             self.ending = None;
         }
         Ok(status)
+    }
+
+    /// The last that it has printed on stderr, for the log: at most 1,024 bytes, with nothing that a terminal would obey.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).text()
     }
 
     /// Ends it: closes its input, sends SIGTERM, and SIGKILL two seconds later, each to everything that it has started. Takes eleven

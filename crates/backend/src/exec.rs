@@ -1,7 +1,7 @@
-//! Runs a command for each call: the parameters on its standard input, the result on its standard output.
-//! Never runs a shell, and never lets a parameter become an option or code of the command.
+//! Runs a command for each call: the parameters in its arguments or on its standard input, the result on its standard output.
+//! Never runs a shell, and never gives a command a caller's text without the operator's word that the command takes it for data.
 
-mod script;
+mod config;
 mod template;
 
 use std::process::ExitStatus;
@@ -11,16 +11,22 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sealwire::RpcError;
-use sealwire::service::FairPermit;
+use sealwire::internal::service::FairPermit;
+use sealwire::internal::trace::Span;
+use sealwire_mcp::MAX_LINE;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub(crate) use self::template::Template;
+use self::config::ExecCommand;
+pub(crate) use self::config::ExecConfig;
 use crate::backend::{Backend, Call, Health, value};
 use crate::child::{Child, Launch};
-use crate::lines::MAX_LINE;
+use crate::form;
+use crate::talk::plain;
+use crate::tally::Tallied;
+use crate::tool::Tool;
 
 /// The commands of one backend.
 #[derive(Debug)]
@@ -31,15 +37,6 @@ pub(crate) struct Exec {
     health: watch::Sender<Health>,
     /// Commands that nobody waits for any more and that are being ended.
     ending: Mutex<JoinSet<()>>,
-}
-
-/// The command of one method.
-#[derive(Debug)]
-pub(crate) struct ExecCommand {
-    pub(crate) method: String,
-    pub(crate) args: Template,
-    /// Whether the command prints text instead of JSON.
-    pub(crate) text: bool,
 }
 
 /// The most that a command may print, in bytes; the same as a line of a program.
@@ -65,33 +62,37 @@ impl Exec {
             ("SEALWIRE_MESSAGE_ID", call.ctx.message_id()),
         ];
         launch.env.extend(who.map(|(name, value)| (name.into(), value.into())));
-        let mut running = Running { exec: self, command: None };
-        let (child, _) = running.command.insert((launch.start().map_err(RpcError::dependency)?, call.permit));
-        let (printed, status) = converse(child, call.params.as_deref()).await.map_err(RpcError::dependency)?;
+        let mut running = RunningCommand { exec: self, command: None };
+        let (child, _) = running.command.insert((launch.start().await.map_err(RpcError::dependency)?, call.permit));
+        let (printed, status) =
+            converse(child, call.params.as_deref().filter(|_| command.stdin)).await.map_err(RpcError::dependency)?;
+        let words = child.last_words();
         // The command has ended by itself.
         running.command = None;
         match status.code() {
             Some(0) => {}
             // Not the command's own code: it could not be started, or a signal ended it.
             Some(code @ 1..=125) => return Err(RpcError::application(code, format!("exit code {code}"))),
-            _ => return Err(RpcError::dependency(format!("the command has failed: {status}"))),
+            _ => {
+                return Err(RpcError::dependency(format!("the command has failed: {status}; its last words: {words}")));
+            }
         }
-        let printed = String::from_utf8(printed).map_err(|_| RpcError::dependency("its output is not UTF-8"))?;
+        let printed = std::str::from_utf8(plain(&printed)).map_err(|_| form::no_text(&printed))?;
         if command.text {
-            let text = printed.strip_suffix('\n').unwrap_or(&printed);
+            let text = printed.strip_suffix('\n').map_or(printed, |text| text.strip_suffix('\r').unwrap_or(text));
             return to_raw_value(text).map_err(RpcError::internal);
         }
-        value(&printed)
+        value(printed)
     }
 }
 
 /// A command and its place among the calls. When dropped, the command is ended, and keeps its place until it is gone.
-struct Running<'a> {
+struct RunningCommand<'a> {
     exec: &'a Exec,
     command: Option<(Child, Arc<FairPermit>)>,
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningCommand<'_> {
     fn drop(&mut self) {
         // Without a runtime, the service is ending, and the guard notices that.
         if let Some((child, permit)) = self.command.take()
@@ -108,7 +109,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Writes the parameters to the command and reads all that it prints, until it ends.
+/// Writes the parameters, if there are any, to the command and reads all that it prints, until it ends.
 pub(crate) async fn converse(child: &mut Child, params: Option<&RawValue>) -> std::io::Result<(Vec<u8>, ExitStatus)> {
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let write = async {
@@ -143,6 +144,14 @@ impl Backend for Exec {
 
     fn health(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
+    }
+
+    fn describe_span(&self, span: &mut Span, tool: &Tool) {
+        span.name(&format!("exec {}", tool.method));
+    }
+
+    fn tallied(&self) -> Tallied {
+        self.launch.tally.read()
     }
 
     /// Each command ends with its call, or with the service.

@@ -1,5 +1,5 @@
-//! Which tool definitions an operator has approved: `tools.lock.toml`, and what it says of each tool.
-//! Never takes a tool for approved if its definition differs in anything from the one that was approved.
+//! Which definitions of tools and prompts an operator has approved: `tools.lock.toml`, and what it says of each.
+//! Never takes a tool or prompt for approved if its definition differs in anything from the one that was approved.
 
 mod lock;
 mod shown;
@@ -9,32 +9,28 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use sealwire::rpc::CanonicalError;
-use sealwire::service::Topic;
+use sealwire::Topic;
 use serde::Serialize;
 use tokio::sync::watch;
 
-pub use self::lock::{Lock, LockError, Pin};
-pub use self::shown::{differences, is_hidden, shown};
+pub use self::lock::{Approval, ApprovalState, Kind, Lock, LockError, Pin};
+pub use self::shown::{differences, is_hidden, shown, whole};
 
-/// How a tool, as its server describes it now, compares with the lock file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Standing {
-    /// This very definition was approved.
-    Approved,
-    /// Nothing was approved under this name.
-    New,
-    /// Another definition was approved under this name.
-    Changed,
-}
-
-/// A change for subscribers: a tool can be used now, or no longer.
+/// A change for subscribers: a tool or prompt can be used now, or no longer.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Change {
     pub(crate) method: String,
+    /// The prompt, which that method gets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt: Option<String>,
     pub(crate) standing: &'static str,
+}
+
+impl Change {
+    fn key(&self) -> String {
+        // No method name has a blank.
+        format!("{} {}", self.method, self.prompt.as_deref().unwrap_or_default())
+    }
 }
 
 /// The lock file, read again when it changes.
@@ -45,11 +41,11 @@ pub(crate) struct Pins {
     /// Where subscribers learn of changes.
     pub(crate) changes: Topic<Change>,
     /// The state of the file when it was read.
-    seen: Mutex<Option<Seen>>,
+    seen: Mutex<Option<FileState>>,
 }
 
 /// Changes whenever the file does, or who may read and write it.
-type Seen = Option<(u64, std::time::SystemTime, [i64; 3])>;
+type FileState = Option<(u64, std::time::SystemTime, [i64; 3])>;
 
 /// How often the file is checked.
 const LOOK: Duration = Duration::from_millis(500);
@@ -62,7 +58,7 @@ impl Pins {
     pub(crate) fn load(path: &Path) -> Result<Self, LockError> {
         let seen = seen(path);
         let lock = Lock::load(path)?;
-        let changes = Topic::by_key(|change: &Change| change.method.clone());
+        let changes = Topic::by_key(Change::key);
         Ok(Self {
             path: path.to_owned(),
             lock: watch::Sender::new(Arc::new(lock)),
@@ -73,7 +69,7 @@ impl Pins {
 
     /// Without a file: nothing is approved.
     pub(crate) fn none() -> Self {
-        let changes = Topic::by_key(|change: &Change| change.method.clone());
+        let changes = Topic::by_key(Change::key);
         Self { path: PathBuf::new(), lock: watch::Sender::default(), changes, seen: Mutex::default() }
     }
 
@@ -110,7 +106,7 @@ impl Pins {
     }
 }
 
-fn seen(path: &Path) -> Seen {
+fn seen(path: &Path) -> FileState {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.len(), metadata.modified().ok()?, identity(&metadata)))
 }

@@ -2,7 +2,7 @@
 //! Never fetches anything, never spends more than a bounded time on a value, and never more than a moment on a worker of the runtime.
 //!
 //! Schemas come from programs that nobody here wrote. So a schema is bounded in size, depth and number of subschemas; a reference must lead
-//! to a place in the same text; patterns are matched in linear time; and references that would make a small value cost exponential time are
+//! to a place in the same text; patterns are matched within a bound of work; and references that would make a small value cost exponential time are
 //! counted in advance. A schema is compiled when a value is to be checked, which is after its tool was approved, and compiled schemas are
 //! bounded, each and all together.
 
@@ -10,35 +10,36 @@ pub(crate) mod apart;
 mod built;
 mod cost;
 mod declared;
+mod ecma;
+mod error;
+mod limits;
 mod patterns;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sealwire::policy::Param;
+use sealwire::decide::Param;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use self::built::{Built, Slot};
+use self::built::{CompiledSchema, SharedSchema, Slot};
+pub(crate) use self::error::CheckError;
+use self::error::shortened;
+pub use self::error::{Mismatch, SchemaError};
+use crate::exact;
 
-/// The JSON Schema (2020-12, 2019-09, draft 7 or draft 6) of an object. Cloning shares it.
+/// The JSON Schema (2020-12, 2019-09, draft 7, draft 6 or draft 4) of an object. Cloning shares it.
 #[derive(Clone)]
-pub struct Schema(Arc<Inner>);
-
-struct Inner {
-    text: Box<RawValue>,
-    declared: Vec<Param>,
-    slot: Mutex<Slot>,
-}
+pub struct Schema(Arc<SharedSchema>);
 
 impl Schema {
     /// The longest text, in bytes: 64 KiB.
-    pub const MAX_BYTES: usize = 64 * 1024;
+    pub const MAX_BYTES: usize = limits::MAX_BYTES;
     /// How deep the text may be nested.
-    pub const MAX_DEPTH: usize = 32;
+    pub const MAX_DEPTH: usize = limits::MAX_DEPTH;
     /// The most subschemas.
-    pub const MAX_SUBSCHEMAS: usize = 1_000;
+    pub const MAX_SUBSCHEMAS: usize = limits::MAX_SUBSCHEMAS;
 
     /// Reads a schema and compiles it. Without `$schema`, it is of draft 2020-12.
     ///
@@ -58,26 +59,25 @@ impl Schema {
         if text.get().len() > Self::MAX_BYTES {
             return Err(SchemaError::TooLong);
         }
-        let schema: Value =
-            serde_json::from_str(text.get()).map_err(|error| SchemaError::Invalid(error.to_string()))?;
+        let schema = exact::value(text.get()).map_err(|error| SchemaError::Invalid(error.to_string()))?;
         if depth(&schema) > Self::MAX_DEPTH {
             return Err(SchemaError::TooDeep);
         }
         cost::Plan::of(&schema)?.bounds(|_| 0)?;
         let declared = declared::params(text, &schema);
-        Ok(Self(Arc::new(Inner { text: text.to_owned(), declared, slot: Mutex::default() })))
+        Ok(Self(Arc::new(SharedSchema { text: text.to_owned(), declared, slot: Mutex::default() })))
     }
 
-    /// Checks that it can be compiled; keeps nothing.
+    /// Checks that it can be compiled, and says what of it is not checked; keeps nothing.
     ///
     /// # Errors
     /// [`SchemaError`]; except for `Failed`, the fault of whoever wrote the schema.
-    pub(crate) fn try_out(&self) -> Result<(), SchemaError> {
-        Built::new(self.0.text.get()).map(drop)
+    pub(crate) fn try_out(&self) -> Result<Vec<String>, SchemaError> {
+        CompiledSchema::new(self.0.text.get()).map(|built| built.unchecked)
     }
 
     /// The compiled schema, or why it cannot be compiled, if that is known.
-    fn known(&self) -> Option<Result<Arc<Built>, SchemaError>> {
+    fn known(&self) -> Option<Result<Arc<CompiledSchema>, SchemaError>> {
         match &*self.0.slot.lock().unwrap_or_else(PoisonError::into_inner) {
             Slot::Empty => None,
             Slot::Built(built) => Some(Ok(Arc::clone(built))),
@@ -85,12 +85,12 @@ impl Schema {
         }
     }
 
-    fn built(&self) -> Result<Arc<Built>, SchemaError> {
+    fn built(&self) -> Result<Arc<CompiledSchema>, SchemaError> {
         if let Some(known) = self.known() {
             return known;
         }
         // Without the lock, since it takes a while.
-        let built = Built::new(self.0.text.get()).map(Arc::new);
+        let built = CompiledSchema::new(self.0.text.get()).map(Arc::new);
         let slot = match &built {
             Ok(built) => Slot::Built(Arc::clone(built)),
             Err(SchemaError::Failed(_)) => return built,
@@ -124,7 +124,7 @@ impl Schema {
     pub fn check(&self, text: &RawValue) -> Result<(), Mismatch> {
         match self.judge(text) {
             Ok(()) => Ok(()),
-            Err(Unfit::Value(mismatch)) => Err(mismatch),
+            Err(CheckError::Value(mismatch)) => Err(mismatch),
             Err(unfit) => Err(Mismatch(unfit.to_string())),
         }
     }
@@ -133,29 +133,29 @@ impl Schema {
     /// `turn` among the checks of one server. A thread runs to its end even if nobody waits for it any more.
     ///
     /// # Errors
-    /// [`Unfit`].
-    pub(crate) async fn fits(&self, text: &RawValue, turn: &Arc<Semaphore>) -> Result<(), Unfit> {
+    /// [`CheckError`].
+    pub(crate) async fn fits(&self, text: &RawValue, turn: &Arc<Semaphore>) -> Result<(), CheckError> {
         if let Some(known) = self.known()
-            && let Some(found) = known.map_err(Unfit::Schema)?.at_once(text)
+            && let Some(found) = known.map_err(CheckError::Schema)?.at_once(text)
         {
             return Ok(found?);
         }
-        let turn = Arc::clone(turn).acquire_owned().await.map_err(|error| Unfit::Failed(error.to_string()))?;
+        let turn = Arc::clone(turn).acquire_owned().await.map_err(|error| CheckError::Failed(error.to_string()))?;
         let (schema, text) = (self.clone(), text.to_owned());
         let check = move || {
             let found = schema.judge(&text);
             drop(turn);
             found
         };
-        apart::CHECKING.run(check).await.map_err(Unfit::Failed)?
+        apart::CHECKING.run(check).await.map_err(CheckError::Failed)?
     }
 
-    fn judge(&self, text: &RawValue) -> Result<(), Unfit> {
-        Ok(self.built().map_err(Unfit::Schema)?.check(text)?)
+    fn judge(&self, text: &RawValue) -> Result<(), CheckError> {
+        Ok(self.built().map_err(CheckError::Schema)?.check(text)?)
     }
 }
 
-impl Built {
+impl CompiledSchema {
     /// Whether a value fits, if that can be said in a moment.
     fn at_once(&self, text: &RawValue) -> Option<Result<(), Mismatch>> {
         // Every error may be explained, each with the subschemas that led to it.
@@ -179,14 +179,20 @@ impl Built {
         if units > MOST_CHECKED {
             return Some(Err(Mismatch("too long for a schema of so many parts".to_owned())));
         }
-        let value: Value = match serde_json::from_str(text.get()) {
-            Ok(value) => value,
-            Err(error) => return Some(Err(Mismatch(error.to_string()))),
+        // A number that is too large is not taken for another.
+        let Ok(value) = serde_json::from_str::<Value>(text.get()) else {
+            return Some(Err(Mismatch("it has a number that is too large".to_owned())));
         };
         if depth(&value) > self.bounds.depth {
             return Some(Err(Mismatch(format!("nested deeper than {} levels", self.bounds.depth))));
         }
         if patterns::spending(matched, || self.validator.is_valid(&value))? {
+            return Some(Ok(()));
+        }
+        // Of a pattern that is not checked, either may be true.
+        if !self.unchecked.is_empty()
+            && patterns::spending(matched, || patterns::assuming(false, || self.validator.is_valid(&value)))?
+        {
             return Some(Ok(()));
         }
         // All errors are collected, however few are shown, so this is only for values that cannot have many.
@@ -211,75 +217,6 @@ impl fmt::Debug for Schema {
     }
 }
 
-/// Why a schema cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SchemaError {
-    /// More than [`Schema::MAX_BYTES`].
-    #[error("the schema is longer than {} bytes", Schema::MAX_BYTES)]
-    TooLong,
-    /// Nested deeper than [`Schema::MAX_DEPTH`].
-    #[error("the schema is nested deeper than {} levels", Schema::MAX_DEPTH)]
-    TooDeep,
-    /// More than [`Schema::MAX_SUBSCHEMAS`].
-    #[error("the schema has more than {} subschemas", Schema::MAX_SUBSCHEMAS)]
-    TooMany,
-    /// A reference to something other than a subschema of the same text.
-    #[error("the reference `{0}` of the schema does not lead to a subschema in it, such as `#/$defs/name`")]
-    Reference(String),
-    /// A keyword that changes the meaning of references, in a place where that is not supported.
-    #[error("the keyword `{0}` of the schema is not supported there")]
-    Keyword(&'static str),
-    /// A keyword that depends on what other keywords have evaluated, beside keywords that lead to further subschemas.
-    #[error(
-        "`{0}` of the schema stands beside `$ref`, `allOf`, `anyOf` or the like: list what may be there in the same place, with \
-         `additionalProperties` or `items`"
-    )]
-    Unevaluated(&'static str),
-    /// Subschemas that lead to each other in too long a chain.
-    #[error("the schema leads through more than {} subschemas in a row", cost::FARTHEST)]
-    TooFar,
-    /// Names so long that the compiled schema would be far larger than the text.
-    #[error("the schema has long names with many subschemas below them: it would take too much memory")]
-    TooLarge,
-    /// Patterns that together take too much memory.
-    #[error(
-        "the patterns of the schema are too large together: leave out long repetitions such as `{{1,1000}}`, for which there is `maxLength`"
-    )]
-    Patterns,
-    /// An unsupported version of JSON Schema.
-    #[error("`$schema` is `{0}`: 2020-12, 2019-09, draft-07 and draft-06 are supported")]
-    Version(String),
-    /// References that lead back to themselves, or multiply: checking even a small value could take forever.
-    #[error("the references of the schema multiply: a value could not be checked in bounded time")]
-    Cost,
-    /// Not a JSON Schema.
-    #[error("the schema cannot be read: {0}")]
-    Invalid(String),
-    /// There was no thread for it, for example: nobody's fault, and it is tried again.
-    #[error("the schema was not read: {0}")]
-    Failed(String),
-}
-
-/// Why a value does not fit a schema: where, and by which keyword.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Mismatch(String);
-
-/// Why a value is not known to fit a schema.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unfit {
-    /// It does not fit.
-    #[error(transparent)]
-    Value(#[from] Mismatch),
-    /// The schema cannot be used.
-    #[error(transparent)]
-    Schema(SchemaError),
-    /// The check could not be made.
-    #[error("{0}")]
-    Failed(String),
-}
-
 /// How many levels of objects and arrays a value has. Its parser has bounded them (128 in `serde_json`).
 fn depth(value: &Value) -> usize {
     match value {
@@ -287,21 +224,6 @@ fn depth(value: &Value) -> usize {
         Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
         _ => 0,
     }
-}
-
-/// One printable line of bounded length.
-fn shortened(text: &str) -> String {
-    let mut line: String = text.chars().take(SHOWN_CHARS).flat_map(shown).collect();
-    if text.chars().nth(SHOWN_CHARS).is_some() {
-        line.push('…');
-    }
-    line
-}
-
-fn shown(c: char) -> impl Iterator<Item = char> {
-    let escaped = c.is_control().then(|| c.escape_unicode());
-    let plain = escaped.is_none().then_some(c);
-    escaped.into_iter().flatten().chain(plain)
 }
 
 /// The most work of a check: bytes of the value times subschemas that look at one path through it. Some seconds of one processor at worst.
@@ -316,8 +238,6 @@ const AT_ONCE: u64 = 1 << 17;
 const MATCHED_AT_ONCE: u64 = 1 << 22;
 /// How many errors are reported at once: the first ones help.
 const SHOWN_ERRORS: usize = 3;
-/// The longest text of errors, in characters.
-const SHOWN_CHARS: usize = 400;
 
 #[cfg(test)]
 mod tests;

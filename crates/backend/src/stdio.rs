@@ -2,9 +2,11 @@
 //! Never gives a program more calls at a time than the configuration says, and never the caller's token.
 
 mod call;
-mod session;
+mod config;
+mod event;
+pub(crate) mod session;
 
-use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,30 +14,32 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sealwire::RpcError;
-use sealwire::service::Topic;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub(crate) use self::config::{PeerConfig, StdioConfig};
+pub(crate) use self::session::Pushes;
 use self::session::Session;
 use crate::backend::{Backend, Call, Health};
 use crate::child::{Launch, Supervisor};
+use crate::mcp::Questions;
+use crate::tally::{Tallied, Tally};
 
-/// Where to publish a program's notifications that belong to no call, by the program's name for them.
-pub(crate) type Pushes = BTreeMap<String, Topic<Box<RawValue>>>;
-
-/// One or more processes of one program.
+/// The processes of one program, or one server at the other end of a WebSocket.
 #[derive(Debug)]
-pub(crate) struct Stdio {
+pub(crate) struct Sessions {
     shared: Arc<Shared>,
     timeout: Duration,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     stop: watch::Sender<bool>,
+    /// That of the program, if it is one of ours.
+    tally: Arc<Tally>,
 }
 
-/// What the processes share.
+/// What the sessions share.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     name: String,
     /// The running session of each process, if any.
     sessions: Mutex<Vec<Option<Arc<Session>>>>,
@@ -49,31 +53,28 @@ const SETTLED: Duration = Duration::from_secs(1);
 
 /// How a program is used.
 #[derive(Debug)]
-pub(crate) struct Use {
+pub(crate) struct PeerOptions {
     pub(crate) processes: usize,
     pub(crate) timeout: Duration,
     /// Whether requests carry the member `caller`.
     pub(crate) send_caller: bool,
+    /// What the program may ask callers for.
+    pub(crate) questions: Questions,
     pub(crate) pushes: Pushes,
 }
 
-impl Stdio {
+impl Sessions {
     /// Starts the processes; they are kept running until [`Backend::stop`].
-    pub(crate) fn start(launch: &Launch, how: Use) -> Self {
-        let Use { processes, timeout, send_caller, pushes } = how;
-        let shared = Arc::new(Shared {
-            name: launch.name.clone(),
-            sessions: Mutex::new(vec![None; processes]),
-            health: watch::Sender::new(Health::Down("it is starting".to_owned())),
-            turn: AtomicUsize::new(0),
-        });
-        let (stop, pushes) = (watch::Sender::new(false), Arc::new(pushes));
+    pub(crate) fn start(launch: &Launch, how: PeerOptions) -> Self {
+        let PeerOptions { processes, timeout, send_caller, questions, pushes } = how;
+        let (shared, stop) = (Shared::new(&launch.name, processes), watch::Sender::new(false));
+        let pushes = Arc::new(pushes);
         let process = |position: usize| {
             let (up, down, pushes) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&pushes));
             let (mut stopped, mut again) = (stop.subscribe(), false);
             Supervisor::new(launch.clone()).run(
                 move |stdin, stdout| {
-                    let session = Session::new(&up.name, timeout, send_caller, Arc::clone(&pushes));
+                    let session = Session::new(&up.name, timeout, send_caller, questions, Arc::clone(&pushes));
                     let (up, again) = (Arc::clone(&up), std::mem::replace(&mut again, true));
                     async move {
                         let (session, commands) = session;
@@ -94,13 +95,33 @@ impl Stdio {
             )
         };
         let tasks = (0..processes).map(|position| tokio::spawn(process(position))).collect();
-        Self { shared, timeout, tasks: Mutex::new(tasks), stop }
+        Self { shared, timeout, tasks: Mutex::new(tasks), stop, tally: Arc::clone(&launch.tally) }
+    }
+
+    /// One session that `keep` keeps up until it is told to stop.
+    pub(crate) fn keep<F: Future<Output = ()> + Send + 'static>(
+        name: &str,
+        timeout: Duration,
+        keep: impl FnOnce(Arc<Shared>, watch::Receiver<bool>) -> F,
+    ) -> Self {
+        let (shared, stop) = (Shared::new(name, 1), watch::Sender::new(false));
+        let task = tokio::spawn(keep(Arc::clone(&shared), stop.subscribe()));
+        Self { shared, timeout, tasks: Mutex::new(vec![task]), stop, tally: Arc::default() }
     }
 }
 
 impl Shared {
-    /// Records the new state of a process.
-    fn set(&self, position: usize, now: Result<Arc<Session>, String>) {
+    fn new(name: &str, sessions: usize) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.to_owned(),
+            sessions: Mutex::new(vec![None; sessions]),
+            health: watch::Sender::new(Health::Down("it is starting".to_owned())),
+            turn: AtomicUsize::new(0),
+        })
+    }
+
+    /// Records the new state of a session.
+    pub(crate) fn set(&self, position: usize, now: Result<Arc<Session>, String>) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         let (session, reason) = match now {
             Ok(session) => (Some(session), String::new()),
@@ -127,13 +148,13 @@ impl Shared {
     }
 }
 
-impl Backend for Stdio {
+impl Backend for Sessions {
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Box<RawValue>, RpcError>> {
         async move {
             let until = call.until;
             let made = async {
                 let Some(session) = self.shared.session() else {
-                    return Err(RpcError::dependency("no process of the backend is running"));
+                    return Err(RpcError::dependency("the backend is not running"));
                 };
                 session.call(call).await
             };
@@ -145,6 +166,10 @@ impl Backend for Stdio {
 
     fn health(&self) -> watch::Receiver<Health> {
         self.shared.health.subscribe()
+    }
+
+    fn tallied(&self) -> Tallied {
+        self.tally.read()
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {

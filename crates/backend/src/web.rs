@@ -5,42 +5,27 @@
 mod address;
 mod credentials;
 mod error;
-mod link;
-mod reply;
-mod sse;
+mod fields;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
-use hyper::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName,
-    HeaderValue, LOCATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
-};
+use hyper::header::{ACCEPT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use hyper::upgrade::Upgraded;
 use hyper::{Method, StatusCode};
-use sealwire::BackendConfig;
-use sealwire::address::Address;
-use sealwire::auth::Caller;
+use sealwire::Caller;
+use sealwire::internal::address::Address;
+use sealwire_http::{ConnectError, HttpError, Pool, Reply};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::rustls::ClientConfig;
 
-use self::credentials::{Credentials, Presented};
-use self::link::{Idle, Link};
+use self::credentials::{CredentialHeaders, Credentials};
 use crate::child::visible;
+use crate::tables::BackendConfig;
 
 pub use self::error::WebError;
-pub use self::reply::{Events, Reply};
-pub use self::sse::Event;
+pub use self::fields::{header, header_name, header_value};
 
-/// The largest body of an answer, or event of a stream, in bytes; the same as a line of a program.
-pub const MAX_BODY: usize = crate::lines::MAX_LINE;
-/// The largest head of an answer, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
-/// The most header fields of an answer.
-const MAX_FIELDS: usize = 100;
-/// How long opening a connection may take, TLS included.
-const CONNECT: Duration = Duration::from_secs(10);
 /// Connections besides those of calls: for the server's stream of changes, and for requests of our own.
 const OURS: usize = 4;
 
@@ -48,10 +33,9 @@ const OURS: usize = 4;
 #[derive(Debug)]
 pub struct Web {
     address: Address,
-    tls: Option<Arc<ClientConfig>>,
     /// One permit for each connection.
     places: Arc<Semaphore>,
-    idle: Arc<Idle>,
+    pool: Pool,
     headers: HeaderMap,
     credentials: Credentials,
 }
@@ -67,6 +51,8 @@ pub struct Request {
     pub headers: HeaderMap,
     /// The body; empty for none.
     pub body: Bytes,
+    /// Becomes true when the request is about to be written; before that, the server has received nothing of it.
+    pub is_sent: Arc<AtomicBool>,
 }
 
 impl Request {
@@ -74,17 +60,23 @@ impl Request {
     #[must_use]
     pub fn post(json: impl Into<Bytes>) -> Self {
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-        Self { verb: Method::POST, target: None, headers, body: json.into() }
+        Self { headers, body: json.into(), ..Self::bare(Method::POST) }
     }
 
     /// A request without a body to the configured address.
     #[must_use]
     pub fn bare(verb: Method) -> Self {
-        Self { verb, target: None, headers: HeaderMap::new(), body: Bytes::new() }
+        Self { verb, target: None, headers: HeaderMap::new(), body: Bytes::new(), is_sent: Arc::default() }
     }
 }
 
 impl Web {
+    /// The host and port of the server.
+    #[must_use]
+    pub fn host(&self) -> (&str, u16) {
+        (&self.address.host, self.address.port)
+    }
+
     /// The server of a backend, from its `url`, `allow_plaintext`, `tls_ca`, `headers`, `credential` and `in_flight`. Reads files, but does
     /// not connect.
     ///
@@ -104,10 +96,9 @@ impl Web {
         }
         let in_flight = config.in_flight.unwrap_or(BackendConfig::IN_FLIGHT);
         Ok(Self {
+            pool: Pool::new(address.endpoint(tls.as_ref())),
             address,
-            tls,
             places: Arc::new(Semaphore::new(in_flight + OURS)),
-            idle: Arc::default(),
             headers,
             credentials: Credentials::new(config)?,
         })
@@ -117,6 +108,12 @@ impl Web {
     #[must_use]
     pub fn place(&self) -> String {
         self.address.to_string()
+    }
+
+    /// Whether the configured fields of this name offer this token.
+    pub(crate) fn offers(&self, name: &HeaderName, token: &[u8]) -> bool {
+        let values = self.headers.get_all(name).iter();
+        values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).any(|one| one.trim_ascii() == token)
     }
 
     /// Sends a request once, with the credentials of the service or of this caller; without a caller, callers' own credentials are left
@@ -133,19 +130,6 @@ impl Web {
         self.send_over(&self.places, request, caller).await
     }
 
-    /// The same. `is_sent` becomes true when the request is about to be written; before that, the server has received nothing of it.
-    ///
-    /// # Errors
-    /// As of [`send`](Self::send).
-    pub async fn send_told(
-        &self,
-        request: &Request,
-        caller: Option<&Caller>,
-        is_sent: &AtomicBool,
-    ) -> Result<Reply, WebError> {
-        self.send_with(&self.places, request, caller, is_sent).await
-    }
-
     /// The same, over connections of its own, one per permit of `places`: such a request holds up nothing else.
     ///
     /// # Errors
@@ -156,19 +140,9 @@ impl Web {
         request: &Request,
         caller: Option<&Caller>,
     ) -> Result<Reply, WebError> {
-        self.send_with(places, request, caller, &AtomicBool::new(false)).await
-    }
-
-    async fn send_with(
-        &self,
-        places: &Arc<Semaphore>,
-        request: &Request,
-        caller: Option<&Caller>,
-        is_sent: &AtomicBool,
-    ) -> Result<Reply, WebError> {
-        let place = Arc::clone(places).acquire_owned().await.map_err(|_| WebError::Broken("it is over".into()))?;
+        let place = Arc::clone(places).acquire_owned().await.map_err(|_| HttpError::Broken("it is over".into()))?;
         let presented = self.credentials.of(caller).await?;
-        let mut reply = self.ask(request, &presented, place, is_sent).await?;
+        let mut reply = self.ask(request, &presented, place).await?;
         if reply.status() != StatusCode::UNAUTHORIZED {
             return Ok(reply);
         }
@@ -177,8 +151,35 @@ impl Web {
             return Ok(reply);
         }
         let Some(fresh) = self.credentials.renewed(caller, &presented).await else { return Ok(reply) };
-        let place = reply.over();
-        self.ask(request, &fresh, place, is_sent).await
+        let place = reply.over().ok_or_else(|| WebError::Credentials("the connection has no place".to_owned()))?;
+        self.ask(request, &fresh, place).await
+    }
+
+    /// Asks the server to change to another protocol over a connection of its own (RFC 9110 §7.8), with the credentials of the service.
+    /// Returns the head of its answer, and the connection. Has no time limit of its own.
+    pub(crate) async fn upgrade(&self, request: &Request) -> Result<(HeaderMap, Upgraded), WebError> {
+        let presented = self.credentials.of(None).await?;
+        match self.try_upgrade(request, &presented).await {
+            Err(WebError::NoUpgrade(401)) => match self.credentials.renewed(None, &presented).await {
+                Some(fresh) => self.try_upgrade(request, &fresh).await,
+                None => Err(WebError::NoUpgrade(401)),
+            },
+            asked => asked,
+        }
+    }
+
+    async fn try_upgrade(
+        &self,
+        request: &Request,
+        shown: &CredentialHeaders,
+    ) -> Result<(HeaderMap, Upgraded), WebError> {
+        let (status, headers, upgraded) = match self.pool.upgrade(self.message(request, shown)?).await {
+            Ok(answer) => answer,
+            Err(HttpError::Broken(cause)) => return Err(self.unreached(ConnectError(cause))),
+            Err(error) => return Err(self.failed(error)),
+        };
+        redirected(status, &headers)?;
+        Ok((headers, upgraded.ok_or(WebError::NoUpgrade(status.as_u16()))?))
     }
 
     /// Connects, unless there is an idle connection. Has no time limit of its own.
@@ -188,59 +189,41 @@ impl Web {
     ///
     /// Cancel safe.
     pub async fn reach(&self) -> Result<(), WebError> {
-        let link = match self.idle.take().await {
-            Some(link) => link,
-            None => self.connect().await?,
-        };
-        if !link.lasts().await {
-            return Err(self.unreached("it closes connections at once".to_owned()));
-        }
-        self.idle.keep(link);
-        Ok(())
-    }
-
-    async fn connect(&self) -> Result<Link, WebError> {
-        let link = tokio::time::timeout(CONNECT, Link::open(&self.address, self.tls.as_ref())).await;
-        let slow = |_| Err(format!("no connection within {} s", CONNECT.as_secs()));
-        link.unwrap_or_else(slow).map_err(|cause| self.unreached(cause))
+        self.pool.reach().await.map_err(|error| self.unreached(error))
     }
 
     async fn ask(
         &self,
         request: &Request,
-        presented: &Presented,
+        presented: &CredentialHeaders,
         place: OwnedSemaphorePermit,
-        is_sent: &AtomicBool,
     ) -> Result<Reply, WebError> {
-        let mut message = self.message(request, presented)?;
-        // A request that was not sent at all, because the server has closed the idle connection, goes over another.
-        while let Some(link) = self.idle.take().await {
-            is_sent.store(true, Ordering::Release);
-            match link.send(message).await {
-                Ok((link, response)) => return self.reply(link, response, place),
-                Err((error, None)) => return Err(error),
-                Err((_, Some(unsent))) => message = *unsent,
-            }
+        let reply = self.pool.send(self.message(request, presented)?, place, &request.is_sent).await;
+        let reply = reply.map_err(|error| self.failed(error))?;
+        redirected(reply.status(), reply.headers())?;
+        if reply.encoding().is_some() {
+            return Err(WebError::Encoded);
         }
-        let link = self.connect().await?;
-        is_sent.store(true, Ordering::Release);
-        match link.send(message).await {
-            Ok((link, response)) => self.reply(link, response, place),
-            Err((error, None)) => Err(error),
-            Err((error, Some(_))) => Err(self.unreached(error.to_string())),
+        Ok(reply)
+    }
+
+    fn failed(&self, error: HttpError) -> WebError {
+        match error {
+            HttpError::Connect(error) => self.unreached(error),
+            error => error.into(),
         }
     }
 
-    fn unreached(&self, cause: String) -> WebError {
-        WebError::Unreached { place: self.place(), cause }
+    fn unreached(&self, error: ConnectError) -> WebError {
+        WebError::Unreached { place: self.place(), cause: error.0 }
     }
 
-    fn message(&self, request: &Request, presented: &Presented) -> Result<link::Message, WebError> {
+    fn message(&self, request: &Request, presented: &CredentialHeaders) -> Result<hyper::Request<Bytes>, WebError> {
         let target = request.target.as_deref().unwrap_or(&self.address.target);
         let mut message = hyper::Request::builder()
             .method(request.verb.clone())
             .uri(target)
-            .body(http_body_util::Full::new(request.body.clone()))
+            .body(request.body.clone())
             .map_err(|_| WebError::Target)?;
         // An absolute URI in place of a path would be a request to a proxy.
         if message.uri().authority().is_some() || !target.starts_with('/') {
@@ -261,48 +244,15 @@ impl Web {
         headers.insert(HOST, self.address.authority.parse().map_err(|_| WebError::Target)?);
         Ok(message)
     }
+}
 
-    fn reply(&self, link: Link, response: link::Answer, place: OwnedSemaphorePermit) -> Result<Reply, WebError> {
-        let reply = Reply::new(link, response, Arc::clone(&self.idle), place, self.tls.is_some());
-        if matches!(reply.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
-            let to = reply.headers().get(LOCATION).map_or("nowhere", |to| to.to_str().unwrap_or("?"));
-            let to = visible(to.split(['?', '#']).next().unwrap_or_default()).chars().take(200).collect();
-            return Err(WebError::Redirect { status: reply.status().as_u16(), to });
-        }
-        if reply.is_encoded() {
-            return Err(WebError::Encoded);
-        }
-        Ok(reply)
+/// An error for a redirect.
+fn redirected(status: StatusCode, headers: &HeaderMap) -> Result<(), WebError> {
+    let status = status.as_u16();
+    if !matches!(status, 301 | 302 | 303 | 307 | 308) {
+        return Ok(());
     }
-}
-
-/// A header field that the configuration adds to requests.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let field = header_name(name)?;
-    let value = header_value(value).ok_or_else(|| format!("the value of header `{field}` has a control character"))?;
-    Ok((field, value))
-}
-
-/// The name of a header field that may be set: none that belongs to the connection.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn header_name(name: &str) -> Result<HeaderName, String> {
-    let field: HeaderName = name.parse().map_err(|_| format!("`{}` is not a header name", name.escape_debug()))?;
-    let ours =
-        [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, TE, TRAILER, UPGRADE, EXPECT, COOKIE, ACCEPT_ENCODING];
-    if ours.contains(&field) || ["keep-alive", "proxy-connection", "proxy-authorization"].contains(&field.as_str()) {
-        return Err(format!("header `{field}` cannot be set: it belongs to the connection"));
-    }
-    Ok(field)
-}
-
-/// A header value without anything that could end it early.
-#[must_use]
-pub fn header_value(text: &str) -> Option<HeaderValue> {
-    let is_plain = text.trim() == text && !text.chars().any(char::is_control);
-    is_plain.then(|| HeaderValue::from_bytes(text.as_bytes()).ok()).flatten()
+    let to = headers.get(LOCATION).map_or("nowhere", |to| to.to_str().unwrap_or("?"));
+    let to = visible(to.split(['?', '#']).next().unwrap_or_default()).chars().take(200).collect();
+    Err(WebError::Redirect { status, to })
 }

@@ -7,7 +7,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ use rustix::process::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Launch, STOP};
+use super::found::unstartable;
+use super::launch::{Launch, STOP};
 
 /// The first argument of a guard's command line.
 pub const WORD: &str = "backend-child";
@@ -27,12 +29,37 @@ pub const WORD: &str = "backend-child";
 const LOOK: Duration = Duration::from_millis(200);
 /// How long killed processes may take to be gone.
 const GONE: Duration = Duration::from_secs(5);
+/// How long the program may take to end after SIGTERM once the service is gone: nobody waits for what it still does, and whoever starts
+/// the service anew should not find it.
+const LEFT: Duration = Duration::from_millis(500);
+/// The longest command with its arguments, in bytes: the most that Linux starts a program with.
+const COMMAND: usize = 2 << 20;
 
-/// The command line of a guard.
-pub(super) fn words(launch: &Launch) -> Vec<OsString> {
-    let numbers = [std::process::id().into(), launch.memory, launch.open_files].map(|number: u64| number.to_string());
-    let own = [OsString::from(WORD)].into_iter().chain(numbers.map(OsString::from)).chain([OsString::from("--")]);
-    own.chain(launch.command.iter().cloned()).collect()
+/// The command line of a guard, and what it reads first from its standard input: the command of the program, whose arguments may hold a
+/// caller's parameters. A command line is for everyone on the machine to see.
+pub(super) fn words(launch: &Launch) -> io::Result<(Vec<String>, Vec<u8>)> {
+    let mut command = Vec::new();
+    for word in &launch.command {
+        command.extend_from_slice(word.as_bytes());
+        // No argument of a program can have one inside.
+        command.push(0);
+    }
+    if command.len() > COMMAND {
+        return Err(io::Error::other("the command with its arguments has more than 2 MiB"));
+    }
+    let bytes = u64::try_from(command.len()).unwrap_or(u64::MAX);
+    let numbers = [std::process::id().into(), launch.memory, launch.open_files, bytes];
+    Ok(([WORD.to_owned()].into_iter().chain(numbers.map(|number| number.to_string())).collect(), command))
+}
+
+/// The command, from standard input. Nothing behind it is read: that is for the program.
+fn command(bytes: u64) -> io::Result<Vec<OsString>> {
+    let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= COMMAND);
+    let mut text = vec![0; bytes.ok_or_else(|| io::Error::other("the command is too long"))?];
+    // Not through `io::stdin`, which reads ahead.
+    File::from(rustix::stdio::stdin().try_clone_to_owned()?).read_exact(&mut text)?;
+    let words = text.strip_suffix(&[0]).map(|text| text.split(|byte| *byte == 0));
+    Ok(words.into_iter().flatten().map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
 /// Acts as a guard if our own command line says so; otherwise returns `None`.
@@ -58,10 +85,10 @@ const NOT_STARTED: u8 = 127;
 /// Runs the program to its end; returns its exit code as shells report it.
 fn guard(mut words: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let mut number = || words.next()?.to_str()?.parse::<u64>().ok();
-    let (Some(parent), Some(memory), Some(open_files)) = (number(), number(), number()) else {
+    let (Some(parent), Some(memory), Some(open_files), Some(bytes)) = (number(), number(), number(), number()) else {
         return Err(io::Error::other("this command is for `sealwire serve` itself"));
     };
-    let mut command = words.skip(1);
+    let mut command = command(bytes)?.into_iter();
     let program = command.next().ok_or_else(|| io::Error::other("no program"))?;
     let parent = i32::try_from(parent).ok().and_then(Pid::from_raw);
     limit(Resource::Data, memory);
@@ -72,21 +99,24 @@ fn guard(mut words: impl Iterator<Item = OsString>) -> io::Result<u8> {
         let mut stop = signal(SignalKind::terminate())?;
         let mut changed = signal(SignalKind::child())?;
         let started = Command::new(&program).args(command).spawn();
-        let child = started.map_err(|error| io::Error::other(format!("`{}`: {error}", program.display())))?;
+        let child = started.map_err(|error| io::Error::other(unstartable(&program, &error)))?;
         let main = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let_go();
         let mut look = tokio::time::interval(LOOK);
-        let mut ended = None;
+        let (mut ended, mut patience) = (None, STOP);
         while ended.is_none() {
             tokio::select! {
                 _ = changed.recv() => ended = reap(main),
                 _ = stop.recv() => break,
-                _ = look.tick() => if getppid() != parent { break },
+                _ = look.tick() => if getppid() != parent {
+                    patience = LEFT;
+                    break;
+                },
             }
         }
         if ended.is_none() {
             let _ = kill_process_group(getpid(), Signal::TERM);
-            let patience = tokio::time::sleep(STOP);
+            let patience = tokio::time::sleep(patience);
             tokio::pin!(patience);
             while ended.is_none() {
                 tokio::select! {

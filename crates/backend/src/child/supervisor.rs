@@ -76,7 +76,7 @@ impl Supervisor {
         let name = self.launch.name.clone();
         loop {
             self.restarts.started(Instant::now());
-            let reason = match self.launch.start() {
+            let reason = match self.launch.start().await {
                 Err(error) => format!("it cannot be started: {error}"),
                 Ok(mut child) => {
                     let ended = tokio::select! {
@@ -96,7 +96,7 @@ impl Supervisor {
             tokio::select! {
                 biased;
                 () = &mut stop => return,
-                () = tokio::time::sleep_until(next) => {}
+                () = tokio::time::sleep_until(next) => self.launch.tally.restarts(),
             }
         }
     }
@@ -123,25 +123,33 @@ where
         reason = &mut talking => Some(reason),
         ended = child.wait() => {
             drop(tokio::time::timeout(LAST_WORDS, &mut talking).await);
-            return exit(ended);
+            return exit(ended, child);
         }
     };
     let said = said.unwrap_or_default();
     match tokio::time::timeout(LAST_WORDS, child.wait()).await {
-        Ok(ended) if said == CLOSED || said.starts_with(UNREAD) => exit(ended),
+        Ok(ended) if said == CLOSED || said.starts_with(UNREAD) => exit(ended, child),
         // It ends because nobody listens any more; why that is so says more.
-        Ok(ended) => format!("{said}; {}", exit(ended)),
+        Ok(ended) => format!("{said}; {}", exit(ended, child)),
         Err(_) => said,
     }
 }
 
-fn exit(ended: Result<std::process::ExitStatus, impl Display>) -> String {
-    match ended.map(|status| status.code()) {
+/// How a program has ended and, unless that was in order, the last that it has said.
+fn exit(ended: Result<std::process::ExitStatus, impl Display>, child: &Child) -> String {
+    let code = ended.map(|status| status.code());
+    let words = if matches!(code, Ok(Some(0))) { String::new() } else { child.last_words() };
+    let reason = match code {
+        // The guard's own code, which says why.
+        Ok(Some(127)) if !words.is_empty() => {
+            return format!("it cannot be started, or has ended with code 127: {words}");
+        }
         Ok(Some(code @ 0..=128)) => format!("it has ended with code {code}"),
         Ok(Some(code)) => format!("it was ended by signal {}", code - 128),
         Ok(None) => "its guard was killed".to_owned(),
         Err(error) => format!("its end cannot be waited for: {error}"),
-    }
+    };
+    if words.is_empty() { reason } else { format!("{reason}; its last words: {words}") }
 }
 
 #[cfg(test)]

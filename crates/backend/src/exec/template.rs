@@ -1,12 +1,14 @@
 //! Command arguments with parameters in them.
-//! Never accepts a parameter that is not declared, a value of another type, or one that would be read as an option or as code.
+//! Never accepts a parameter that is not declared, a value of another type, or one that would be read as an option; nor a text that the
+//! operator has not allowed there. What a command takes for code, a script or a file to run is known to the command alone, so there is no
+//! list of such commands here.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use sealwire::policy::{Param, ParamType};
+use sealwire::decide::{Param, ParamType};
 use serde_json::value::RawValue;
 
-use super::script;
 use crate::arguments::{Piece, given, pieces, text};
 
 /// The arguments of one command.
@@ -19,13 +21,21 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Parses arguments such as `["--zone={zone}", "--", "{place}"]`, which follow `command`. Literal braces are doubled.
-    pub(crate) fn read(command: &[String], args: &[String], params: &[Param]) -> Result<Self, String> {
+    /// Parses arguments such as `["--zone={zone}", "--", "{place}"]`. Literal braces are doubled. `allowed` has the names of the texts that
+    /// may be arguments; `reads` says whether the command also gets all parameters on its standard input.
+    pub(crate) fn read(
+        args: &[String],
+        params: &[Param],
+        allowed: &BTreeSet<&str>,
+        reads: bool,
+    ) -> Result<Self, String> {
         let end_of_options = args.iter().position(|arg| arg == "--").unwrap_or(usize::MAX);
-        let command = command.iter().map(|word| Ok(vec![Piece::Text(word.clone())]));
-        let mut words = command.chain(args.iter().map(|arg| pieces(arg, params))).collect::<Result<Vec<_>, _>>()?;
-        script::check(&words, params)?;
-        let args = words.split_off(words.len() - args.len());
+        let args = args.iter().map(|arg| pieces(arg, params)).collect::<Result<Vec<_>, _>>()?;
+        args.iter().try_for_each(|arg| check(arg, params, allowed))?;
+        let is_used = |at: usize| args.iter().flatten().any(|piece| matches!(piece, Piece::Param(used) if *used == at));
+        if let Some((_, param)) = params.iter().enumerate().find(|(at, _)| !reads && !is_used(*at)) {
+            return Err(format!("parameter `{}` does not reach the command: {READS}", param.name()));
+        }
         let is_optional =
             |piece: &Piece| matches!(piece, Piece::Param(at) if params.get(*at).is_some_and(Param::is_optional));
         for pair in args.windows(2) {
@@ -76,53 +86,51 @@ impl Template {
         let texts = self.params.iter().zip(given).map(|(param, value)| match (param.kind(), value) {
             (_, None) => Ok(None),
             (ParamType::String | ParamType::Integer | ParamType::Boolean, Some(value)) => text(param, &value).map(Some),
-            // Never part of an argument: the command reads it from its input.
+            // Never part of an argument: the command reads it from its standard input.
             (_, Some(_)) => Ok(Some(String::new())),
         });
         texts.collect()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::*;
-    use crate::arguments::LONGEST;
-
-    fn filled(args: &[&str], params: &str) -> Result<Vec<OsString>, String> {
-        let declared = [Param::string("a"), Param::integer("n").optional(), Param::boolean("b").optional()];
-        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        Template::read(&["x".to_owned()], &args, &declared)?
-            .fill(Some(&RawValue::from_string(params.to_owned()).unwrap()))
-    }
-
-    #[test]
-    fn arguments_are_made_of_declared_parameters_of_their_types_alone() {
-        assert_eq!(filled(&["x", "--a={a}", "{n}{b}"], r#"{"a": "-x $(y)", "n": 5}"#).unwrap(), ["x", "--a=-x $(y)"]);
-        assert_eq!(filled(&["{{{a}}}", "n{n}"], r#"["y", -7]"#).unwrap(), ["{y}", "n-7"]);
-        for wrong in
-            [r#"{"a": 5}"#, r#"{"n": 5}"#, r#"{"a": "", "n": 1.5}"#, r#"{"a": "", "c": 1}"#, r#"["", 1, true, 4]"#]
-        {
-            assert!(filled(&["{a}"], wrong).is_err(), "{wrong}");
+/// Checks that each text in an argument may be there, and that the argument is nothing besides, except for a name ahead: in the middle of
+/// something else it could end one thing and begin another. Numbers and booleans can do neither.
+fn check(arg: &[Piece], params: &[Param], allowed: &BTreeSet<&str>) -> Result<(), String> {
+    let is_text = |at: &usize| params.get(*at).is_some_and(|param| *param.kind() == ParamType::String);
+    let texts = arg.iter().filter_map(|piece| if let Piece::Param(at) = piece { Some(at) } else { None });
+    for at in texts.filter(|at| is_text(at)) {
+        let name = params.get(*at).map_or("", Param::name);
+        if !allowed.contains(name) {
+            return Err(format!(
+                "parameter `{name}` is a text, and as an argument the command could take it for an option, for code, or for a file to \
+                 open or run. Let it stay out of `args`: {READS}. If the command takes the argument for data and for nothing else, write \
+                 `allow_argument = true` beside the parameter's name"
+            ));
         }
-        let long = format!("[\"{}\"]", "x".repeat(LONGEST + 1));
-        assert!(filled(&["{a}"], &long).is_err() && filled(&["{a}"], r#"["a\u0000b"]"#).is_err());
-        assert!(Template::read(&[], &["-n".to_owned(), "{n}".to_owned()], &[Param::integer("n").optional()]).is_err());
-        for template in ["{c}", "{a", "}", "{}"] {
-            assert!(filled(&[template], r#"["x"]"#).is_err(), "{template}");
+        let is_whole = match arg {
+            [Piece::Text(ahead), Piece::Param(_), Piece::Text(behind)] => behind.is_empty() && is_name(ahead),
+            _ => false,
+        };
+        if !is_whole {
+            return Err(format!(
+                "parameter `{name}` is a text, and would be only a part of an argument, where it could become more than one value: \
+                 make it an argument of its own, `{{{name}}}` or `--name={{{name}}}`"
+            ));
         }
     }
-
-    #[test]
-    fn no_parameter_becomes_an_option() {
-        for dashed in [r#"["-x"]"#, r#"["--"]"#] {
-            assert!(filled(&["{a}"], dashed).is_err());
-            assert!(filled(&["{a}", "--"], dashed).is_err());
-            assert!(filled(&["--", "{a}"], dashed).is_ok());
-            assert!(filled(&["--a={a}", "x{a}"], dashed).is_ok());
-        }
-        assert!(filled(&["{n}"], r#"["x", -5]"#).is_err());
-        // An omitted parameter in front does not let the value slip through.
-        assert!(filled(&["{n}{a}"], r#"["-x"]"#).unwrap().is_empty());
-    }
+    Ok(())
 }
+
+/// How a command gets what is no argument.
+const READS: &str = "write `stdin = \"data\"` if the command reads its standard input as data, and never runs what it reads: then it gets \
+                     all parameters there, as JSON";
+
+/// Whether this is nothing, or `name=`, `-n=`, `--name=`.
+fn is_name(ahead: &str) -> bool {
+    let Some(name) = ahead.strip_suffix('=') else { return ahead.is_empty() };
+    let name = name.strip_prefix("--").or(name.strip_prefix('-')).unwrap_or(name);
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,40 +2,47 @@
 //! Never puts two callers into one request, and never gives a call another's answer.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::header::{ACCEPT, HeaderValue};
 use sealwire::RpcError;
-use sealwire::rpc::{Id, Limits, Outcome, Responses};
+use sealwire::internal::rpc::{Id, Limits, Outcome, Response, Responses};
+use sealwire_http::{MAX_BODY, Reply};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::answer::{self, Ends};
-use super::{Shared, ask};
+use super::answer::{self, StreamEnd};
+use super::server::{Shared, ask};
 use crate::backend::Call;
-use crate::web::{MAX_BODY, Reply, Request};
+use crate::form::{self, Malformed};
+use crate::web::Request;
 
 /// Requests that further calls can still join.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    open: Mutex<HashMap<Whose, Open>>,
+    open: OpenBatches,
     sending: Mutex<JoinSet<()>>,
 }
 
+/// By what their calls have in common.
+type OpenBatches = Arc<Mutex<HashMap<BatchKey, OpenBatch>>>;
+
 /// What the calls of a request have in common: everything that its head says about them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Whose {
+struct BatchKey {
     agent: String,
     subject: String,
-    traceparent: Option<String>,
+    /// The trace: each of its calls has a span of its own.
+    trace: Option<String>,
 }
 
 /// A request that further calls can join.
 #[derive(Debug)]
-struct Open {
+struct OpenBatch {
     /// The id of its first call, which no other request has.
     first: Id,
     calls: usize,
@@ -70,10 +77,10 @@ impl Batches {
 
     fn join(&self, shared: &Arc<Shared>, entry: Entry) {
         let caller = entry.call.ctx.caller();
-        let whose = Whose {
+        let whose = BatchKey {
             agent: caller.agent.to_string(),
             subject: caller.subject.clone(),
-            traceparent: entry.call.ctx.traceparent().map(str::to_owned),
+            trace: entry.call.traceparent.as_deref().and_then(|parent| Some(parent.split('-').nth(1)?.to_owned())),
         };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.get(&whose).is_some_and(|batch| batch.bytes + entry.text.len() > BYTES) {
@@ -85,8 +92,8 @@ impl Batches {
             let first = entry.id.clone();
             let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
             while sending.try_join_next().is_some() {}
-            sending.spawn(send(Arc::clone(shared), whose.clone(), first.clone(), joined));
-            Open { first, calls: 0, bytes: 0, join }
+            sending.spawn(send(Arc::clone(shared), Arc::clone(&self.open), whose.clone(), first.clone(), joined));
+            OpenBatch { first, calls: 0, bytes: 0, join }
         });
         batch.calls += 1;
         batch.bytes += entry.text.len() + 1;
@@ -98,14 +105,6 @@ impl Batches {
         }
     }
 
-    /// Lets no further call join.
-    fn close(&self, whose: &Whose, first: &Id) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.get(whose).is_some_and(|batch| batch.first == *first) {
-            open.remove(whose);
-        }
-    }
-
     /// Gives up everything under way.
     pub(super) async fn stop(&self) {
         let mut sending = std::mem::take(&mut *self.sending.lock().unwrap_or_else(PoisonError::into_inner));
@@ -114,7 +113,7 @@ impl Batches {
 }
 
 /// Waits for calls to join, makes the request, and tells each call its outcome. Goes on for as long as one of them waits.
-async fn send(shared: Arc<Shared>, whose: Whose, first: Id, mut joined: mpsc::Receiver<Entry>) {
+async fn send(shared: Arc<Shared>, open: OpenBatches, whose: BatchKey, first: Id, mut joined: mpsc::Receiver<Entry>) {
     let mut entries = Vec::new();
     let gathered = async {
         while let Some(entry) = joined.recv().await {
@@ -122,7 +121,7 @@ async fn send(shared: Arc<Shared>, whose: Whose, first: Id, mut joined: mpsc::Re
         }
     };
     drop(tokio::time::timeout(WINDOW, gathered).await);
-    shared.batches.close(&whose, &first);
+    close(&open, &whose, &first);
     while let Ok(entry) = joined.try_recv() {
         entries.push(entry);
     }
@@ -145,6 +144,14 @@ async fn send(shared: Arc<Shared>, whose: Whose, first: Id, mut joined: mpsc::Re
     }
 }
 
+/// Lets no further call join.
+fn close(open: &OpenBatches, whose: &BatchKey, first: &Id) {
+    let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+    if open.get(whose).is_some_and(|batch| batch.first == *first) {
+        open.remove(whose);
+    }
+}
+
 async fn given_up(waiting: &mut [oneshot::Sender<Outcome>]) {
     futures_util::future::join_all(waiting.iter_mut().map(oneshot::Sender::closed)).await;
 }
@@ -155,7 +162,7 @@ async fn answered(shared: &Shared, asked: &[(Id, Vec<u8>, Call)]) -> Vec<Outcome
     if others.is_empty() {
         let reply = ask(shared, call, Request::post(Bytes::copy_from_slice(text))).await;
         return vec![match reply {
-            Ok(reply) => answer::of_rpc(reply, call, id, Ends::Response).await,
+            Ok(reply) => answer::of_rpc(reply, call, id, StreamEnd::Response).await,
             Err(error) => Err(error),
         }];
     }
@@ -196,36 +203,48 @@ enum Answer {
 
 async fn read(reply: Reply, backend: &str) -> Result<Answer, RpcError> {
     let (status, media) = (reply.status(), reply.media_type());
-    let unusable = |why: String| RpcError::dependency(format!("status {}: {why}", status.as_u16()));
+    let unusable = |why, cause: &dyn Display| form::unusable(why, format!("status {}: {cause}", status.as_u16()));
     if !answer::is_json(&media) {
-        return Err(unusable(format!("not JSON, but `{}`", media.escape_debug())));
+        return Err(unusable(form::NO_MEDIA, &format!("its content type is `{}`", media.escape_debug())));
     }
-    let text = reply.text().await.map_err(RpcError::dependency)?;
+    let text = reply.text().await.map_err(answer::no_body)?;
     if !text.trim_start().starts_with('[') {
         return match Responses::parse(text.as_bytes(), &Limits::default()) {
             // The answer to something that could not be parsed has no id (JSON-RPC 2.0 §6).
             Ok(Responses::Single(response)) if response.id.is_null() => match response.outcome {
-                Err(error) => Ok(Answer::All(answer::of_server(error))),
-                Ok(_) => Err(unusable("it answers what was not asked".to_owned())),
+                Err(error) => Ok(Answer::All(error)),
+                Ok(_) => Err(unusable(form::NO_ID, &form::NO_ID)),
             },
-            Ok(_) => Err(unusable("one answer to a batch".to_owned())),
-            Err(error) => Err(unusable(format!("not a JSON-RPC 2.0 response: {error}"))),
+            Ok(_) => Err(unusable(form::OTHER_ID, &"one answer to a batch")),
+            Err(error) => Err(unusable(form::fault(text.as_bytes(), &error), &error)),
         };
     }
-    let parts: Vec<&RawValue> =
-        serde_json::from_str(&text).map_err(|_| unusable("its answer to the batch is not JSON".to_owned()))?;
+    let parts: Vec<&RawValue> = serde_json::from_str(&text).map_err(|error| {
+        let why = Responses::parse(text.as_bytes(), &Limits::default()).err();
+        unusable(why.map_or(form::NO_JSON, |error| form::fault(text.as_bytes(), &error)), &error)
+    })?;
     let (mut outcomes, mut useless) = (HashMap::new(), 0_usize);
     for part in parts {
         // Each on its own: a fault in one does not affect the others.
-        let Ok(Responses::Single(response)) = Responses::parse(part.get().as_bytes(), &Limits::default()) else {
-            useless += 1;
-            continue;
+        let (id, outcome) = match Responses::parse(part.get().as_bytes(), &Limits::default()) {
+            Ok(Responses::Single(Response { id, outcome, .. })) => match (form::number_in(&id), outcome) {
+                (Some(id), _) => (Id::from(id), Err(unusable(form::TEXT_ID, &form::TEXT_ID))),
+                (None, Ok(_)) if !status.is_success() => (id, Err(unusable(form::BAD_STATUS, &form::BAD_STATUS))),
+                (None, outcome) => (id, outcome),
+            },
+            Ok(Responses::Batch(_)) => {
+                useless += 1;
+                continue;
+            }
+            Err(error) => match form::malformed(part.get().as_bytes(), &error) {
+                Some(Malformed { id: Some(id), why, .. }) => (Id::from(id), Err(unusable(why, &error))),
+                _ => {
+                    useless += 1;
+                    continue;
+                }
+            },
         };
-        let outcome = match response.outcome {
-            Ok(_) if !status.is_success() => Err(unusable("with a result".to_owned())),
-            outcome => outcome.map_err(answer::of_server),
-        };
-        outcomes.entry(response.id).and_modify(|known| *known = None).or_insert(Some(outcome));
+        outcomes.entry(id).and_modify(|known| *known = None).or_insert(Some(outcome));
     }
     if useless > 0 {
         tracing::warn!(target: "sealwire::backend", backend, useless, "parts of the answer to a batch are not JSON-RPC 2.0 responses");

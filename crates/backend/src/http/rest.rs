@@ -5,15 +5,13 @@ use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::utf8_percent_encode;
-use sealwire::policy::Param;
-use sealwire::{BackendHttpConfig, BackendVerb, RpcError};
+use sealwire::decide::Param;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::rpc::VALUE;
-use super::{Http, Way, answer, ask};
+use super::target::{self, VALUE};
 use crate::arguments::{Piece, given, pieces, text};
-use crate::backend::Call;
+use crate::tables::{BackendHttpConfig, BackendOutput, BackendVerb};
 use crate::web::{Request, header_name, header_value};
 
 /// The request of one method.
@@ -26,25 +24,28 @@ pub(crate) struct Rest {
     headers: Vec<(HeaderName, Vec<Piece>)>,
     body: Option<Vec<Piece>>,
     params: Vec<Param>,
-    /// Whether the answer is a text instead of JSON.
-    text: bool,
+    pub(super) output: BackendOutput,
 }
 
 /// The arguments, by the positions of their parameters.
 type Values = Vec<Option<Box<RawValue>>>;
 
 impl Rest {
+    /// The method of HTTP.
+    pub(super) fn verb(&self) -> &str {
+        self.verb.as_str()
+    }
+
     /// Reads `method.http`.
-    pub(crate) fn read(config: &BackendHttpConfig, params: &[Param], text: bool) -> Result<Self, String> {
+    pub(super) fn read(config: &BackendHttpConfig, params: &[Param], output: BackendOutput) -> Result<Self, String> {
         let verb = match config.verb {
             BackendVerb::Get => Method::GET,
             BackendVerb::Post => Method::POST,
             BackendVerb::Put => Method::PUT,
             BackendVerb::Patch => Method::PATCH,
             BackendVerb::Delete => Method::DELETE,
-            verb => return Err(format!("this version does not know verb {verb:?}")),
         };
-        let path = Way::path(&config.path)?;
+        let path = target::path(&config.path)?;
         let path = path.split('/').skip(1).map(|segment| part_of_path(segment, params));
         let path = path.collect::<Result<Vec<_>, _>>()?;
         let query = config.query.iter().map(|(name, value)| {
@@ -68,10 +69,10 @@ impl Rest {
         if let Some(unused) = (0..params.len()).find(|at| !used.contains(at)).and_then(|at| params.get(at)) {
             return Err(format!("parameter `{}` is nowhere in the request: use it, or remove it", unused.name()));
         }
-        Ok(Self { verb, path, query, headers, body, params: params.to_vec(), text })
+        Ok(Self { verb, path, query, headers, body, params: params.to_vec(), output })
     }
 
-    fn fill(&self, params: Option<&RawValue>) -> Result<Request, String> {
+    pub(super) fn fill(&self, params: Option<&RawValue>) -> Result<Request, String> {
         let values = given(&self.params, params)?;
         let mut target = String::new();
         for segment in &self.path {
@@ -95,7 +96,7 @@ impl Rest {
                 headers.insert(name.clone(), value);
             }
         }
-        if self.text {
+        if self.output == BackendOutput::Text {
             headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
         }
         let body = match &self.body {
@@ -105,7 +106,7 @@ impl Rest {
             }
             None => String::new(),
         };
-        Ok(Request { verb: self.verb.clone(), target: Some(target), headers, body: Bytes::from(body) })
+        Ok(Request { target: Some(target), headers, body: Bytes::from(body), ..Request::bare(self.verb.clone()) })
     }
 
     /// A path segment.
@@ -225,19 +226,11 @@ fn parts_of_json(body: &str, params: &[Param]) -> Result<Vec<Piece>, String> {
     }
 }
 
-impl Http {
-    pub(super) async fn rest(&self, call: &Call, rest: &Rest) -> Result<Box<RawValue>, RpcError> {
-        let request = rest.fill(call.params.as_deref()).map_err(RpcError::invalid_params)?;
-        let reply = ask(&self.shared, call, request).await?;
-        answer::of_rest(reply, call, rest.text).await
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use sealwire::policy::ParamType;
+    use sealwire::decide::ParamType;
     use serde_json::{Value, json};
 
     fn declared() -> Vec<Param> {
@@ -250,7 +243,7 @@ mod tests {
     }
 
     fn read(config: Value, params: &[Param]) -> Result<Rest, String> {
-        Rest::read(&serde_json::from_value(config).unwrap(), params, false)
+        Rest::read(&serde_json::from_value(config).unwrap(), params, BackendOutput::Json)
     }
 
     fn rest() -> Rest {

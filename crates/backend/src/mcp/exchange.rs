@@ -4,21 +4,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use hyper::header::HeaderMap;
-use sealwire::RpcError;
-use sealwire::rpc::{Response, code};
-use sealwire::service::Ctx;
+use sealwire::errors::AskError;
+use sealwire::internal::rpc::Response;
+use sealwire::{Ctx, RpcError};
+use sealwire_mcp::{ClientCapabilities, ELICIT, INPUT, Members, RESULT, insert};
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::Semaphore;
 
-use super::conversation::{Event, Exchange, Refusal};
-use super::session::{About, Era, Members, Session, gone, insert};
+use super::conversation::{Event, Exchange, refusal};
+use super::questions::Questions;
+use super::session::{CallContext, Session, gone};
+use super::types::Refusal;
 use crate::backend::Call;
-use crate::schema::{Schema, Unfit};
+use crate::schema::{CheckError, Schema};
 
 /// How often a server may require more input for one call (MCP 2026-07-28, multi round-trip requests).
 const ROUNDS: usize = 8;
+/// How many questions of a round a caller is asked at a time: clients answer so many.
+const AT_A_TIME: usize = 8;
 /// The error code of a tool that says that it has failed.
 pub(super) const TOOL_ERROR: i32 = 1;
 /// The longest error message that is taken from a server, in characters.
@@ -27,7 +33,7 @@ const MESSAGE: usize = 1_000;
 /// The answer of a server that requires more input first.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wanted<'a> {
+struct InputRequests<'a> {
     #[serde(borrow, default)]
     input_requests: BTreeMap<String, Question<'a>>,
     request_state: Option<String>,
@@ -48,13 +54,13 @@ struct Kind {
 
 /// How a request ends without a result.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum CallError {
     Error(RpcError),
     /// The server had ended the session before, and has done nothing.
     Lost,
 }
 
-impl From<RpcError> for End {
+impl From<RpcError> for CallError {
     fn from(error: RpcError) -> Self {
         Self::Error(error)
     }
@@ -63,16 +69,18 @@ impl From<RpcError> for End {
 /// Makes a request for a caller, to its end. Asks `may_go_on` before each round but the first.
 pub(super) async fn make(
     session: &Session,
-    Call { ctx, permit, .. }: &Call,
+    Call { ctx, permit, traceparent, .. }: &Call,
     method: &str,
     params: Members,
     headers: &HeaderMap,
     send_caller: bool,
     may_go_on: impl Fn() -> Result<(), RpcError>,
-) -> Result<Box<RawValue>, End> {
-    let about = About {
+) -> Result<Box<RawValue>, CallError> {
+    let capable = session.questions().of(ctx);
+    let about = CallContext {
         takes_frames: ctx.takes_frames(),
-        traceparent: ctx.traceparent(),
+        capable,
+        traceparent: traceparent.as_deref(),
         caller: ctx.caller(),
         permit,
         send_caller,
@@ -84,14 +92,14 @@ pub(super) async fn make(
         params.append(&mut more);
         let begun = session.begin(method, params, &about).await;
         let mut exchange =
-            begun.map_err(|error| if session.conversation().was_lost() { End::Lost } else { error.into() })?;
-        let result = answer(&mut exchange, ctx).await?;
+            begun.map_err(|error| if session.conversation().was_lost() { CallError::Lost } else { error.into() })?;
+        let result = answer(&mut exchange, ctx, capable).await?;
         let kind = serde_json::from_str::<Kind>(result.get()).ok().and_then(|kind| kind.result_type);
         match kind.as_deref() {
-            _ if session.era() == Era::Legacy => return Ok(result),
+            _ if session.revision().has_handshake() => return Ok(result),
             None | Some("complete") => return Ok(result),
             Some("input_required") => {
-                more = input(ctx, &result).await?;
+                more = input(ctx, capable, &result).await?;
                 may_go_on()?;
             }
             Some(_) => return Err(RpcError::internal("the server's result is of a type that is not known").into()),
@@ -101,34 +109,43 @@ pub(super) async fn make(
 }
 
 /// Waits for the answer, and passes what comes before it to the caller.
-async fn answer(exchange: &mut Exchange, ctx: &Ctx) -> Result<Box<RawValue>, End> {
+async fn answer(exchange: &mut Exchange, ctx: &Ctx, capable: ClientCapabilities) -> Result<Box<RawValue>, CallError> {
     let outcome = loop {
         tokio::select! {
             biased;
-            Some(event) = exchange.events.recv() => forward(exchange, ctx, event).await?,
+            Some(event) = exchange.events.recv() => {
+                forward(exchange, ctx, capable, event).await?;
+                if let Some(event) = exchange.newest() {
+                    forward(exchange, ctx, capable, event).await?;
+                }
+            }
             ended = &mut exchange.outcome => break ended,
         }
     };
     // Everything that came before the answer goes first.
-    while let Ok(event) = exchange.events.try_recv() {
-        forward(exchange, ctx, event).await?;
+    while let Some(event) = exchange.events.try_recv().ok().or_else(|| exchange.newest()) {
+        forward(exchange, ctx, capable, event).await?;
     }
     match outcome {
         Ok(Ok(result)) => Ok(result),
-        Ok(Err(Refusal::Lost)) => Err(End::Lost),
+        Ok(Err(Refusal::Lost)) => Err(CallError::Lost),
         Ok(Err(Refusal::Server(error))) => Err(of_server(error).into()),
         Ok(Err(refusal)) => Err(RpcError::dependency(refusal.to_string()).into()),
         Err(_) => Err(gone().into()),
     }
 }
 
-async fn forward(exchange: &Exchange, ctx: &Ctx, event: Event) -> Result<(), RpcError> {
+async fn forward(exchange: &Exchange, ctx: &Ctx, capable: ClientCapabilities, event: Event) -> Result<(), RpcError> {
     match event {
         Event::Progress { done, total, message } => ctx.progress(done, total, message.as_deref()),
         Event::Note { method, params } => ctx.notify(&method, &params).await?,
-        Event::Ask { id, params, thinking } => {
-            let answer = ask(ctx, "elicitation/create", &params).await;
-            let taken = exchange.reply(Response::new(id, Ok(answer)).to_bytes()).await;
+        Event::Ask { id, method, params, thinking } => {
+            let answer = ask(ctx, capable, &method, &params).await;
+            let answer = match answer {
+                Ok(answer) => Response::new(id, Ok(answer)).to_bytes(),
+                Err(error) => refusal(&id, error.code(), error.message()),
+            };
+            let taken = exchange.reply(answer).await;
             drop(thinking);
             // The server would wait for the answer forever.
             taken.map_err(|reason| RpcError::dependency(format!("the answer to its question: {reason}")))?;
@@ -137,30 +154,59 @@ async fn forward(exchange: &Exchange, ctx: &Ctx, event: Event) -> Result<(), Rpc
     Ok(())
 }
 
-/// The caller's answer to a question. It is `cancel` if the caller cannot be asked or does not know the question.
-async fn ask(ctx: &Ctx, method: &str, params: &RawValue) -> Box<RawValue> {
-    #[derive(Deserialize)]
-    struct Answer {
-        #[serde(rename = "action")]
-        _action: String,
+/// The caller's answer to a question. Of people it is `cancel` if they cannot be asked or do not know the question; anything else is refused
+/// then.
+async fn ask(
+    ctx: &Ctx,
+    capable: ClientCapabilities,
+    method: &str,
+    params: &RawValue,
+) -> Result<Box<RawValue>, RpcError> {
+    let asked = match capable.covers(method) {
+        true => ctx.ask::<Box<RawValue>>(method, params).await,
+        false => Err(AskError::NoFrames),
+    };
+    let answer = match asked {
+        Ok(answer) if Questions::is_answer(method, &answer) => Ok(answer),
+        Ok(_) => Err(RpcError::application(NOT_ASKED, "the caller's answer cannot be read")),
+        Err(AskError::Refused(error)) => Err(error),
+        Err(_) => Err(RpcError::application(NOT_ASKED, "the caller cannot be asked this")),
+    };
+    match answer {
+        Err(_) if method == ELICIT => {
+            to_raw_value(&serde_json::json!({ "action": "cancel" })).map_err(RpcError::internal)
+        }
+        answer => answer,
     }
-    let answer = ctx.ask::<Box<RawValue>>(method, params).await.ok();
-    let answer = answer.filter(|answer| serde_json::from_str::<Answer>(answer.get()).is_ok());
-    answer.unwrap_or_else(|| to_raw_value(&serde_json::json!({ "action": "cancel" })).unwrap_or_default())
 }
 
+/// The error code for a question that its caller does not answer; the one of MCP for people who say no.
+const NOT_ASKED: i32 = -1;
+
 /// The members that the next round adds.
-async fn input(ctx: &Ctx, result: &RawValue) -> Result<Members, RpcError> {
+async fn input(ctx: &Ctx, capable: ClientCapabilities, result: &RawValue) -> Result<Members, RpcError> {
     let unreadable = |error: serde_json::Error| RpcError::internal(format!("what the server wants to know: {error}"));
-    let wanted: Wanted<'_> = serde_json::from_str(result.get()).map_err(unreadable)?;
+    let wanted: InputRequests<'_> = serde_json::from_str(result.get()).map_err(unreadable)?;
     let mut answers = Members::new();
-    for (name, question) in wanted.input_requests {
-        // MCP 2026-07-28, MRTR: a server must not ask for anything whose capability was not declared.
-        if question.method != "elicitation/create" {
-            return Err(RpcError::internal(format!("the server wants `{}`", question.method.escape_debug())));
+    let questions: Vec<_> = wanted.input_requests.into_iter().collect();
+    for some in questions.chunks(AT_A_TIME) {
+        let asked = some.iter().map(|(key, question)| async move {
+            // MCP 2026-07-28, MRTR: a server must not ask for anything whose capability was not declared.
+            if question.method != ELICIT && !capable.covers(&question.method) {
+                return Err(RpcError::internal(format!("the server wants `{}`", question.method.escape_debug())));
+            }
+            let params = marked(question.params, key, some.len())?;
+            let answer = ask(ctx, capable, &question.method, &params).await.map_err(|error| {
+                // There is no other way to say so.
+                let message: String = error.message().chars().take(MESSAGE).collect();
+                RpcError::application(TOOL_ERROR, format!("`{}` was refused: {message}", question.method))
+            })?;
+            Ok((key.clone(), answer))
+        });
+        for answer in join_all(asked).await {
+            let (key, answer) = answer?;
+            answers.insert(key, answer);
         }
-        let params = question.params.map(ToOwned::to_owned).unwrap_or_default();
-        answers.insert(name, ask(ctx, &question.method, &params).await);
     }
     let mut more = Members::new();
     if !answers.is_empty() {
@@ -172,22 +218,26 @@ async fn input(ctx: &Ctx, result: &RawValue) -> Result<Members, RpcError> {
     Ok(more)
 }
 
-/// A server's error, as the caller may see it. Of the codes that JSON-RPC reserves, only those about the parameters are passed on.
-fn of_server(error: RpcError) -> RpcError {
+/// The parameters of a question with the name that the server gave it, for callers that have to ask several at once.
+fn marked(params: Option<&RawValue>, key: &str, of: usize) -> Result<Box<RawValue>, RpcError> {
+    let read = |params: Option<&RawValue>| {
+        params.map_or(Ok(Members::new()), |params| serde_json::from_str::<Members>(params.get()))
+    };
+    let mut params = read(params).map_err(RpcError::internal)?;
+    let mut meta = read(params.get("_meta").map(|meta| &**meta)).map_err(RpcError::internal)?;
+    insert(&mut meta, INPUT, &serde_json::json!({ "key": key, "of": of }));
+    insert(&mut params, "_meta", &meta);
+    to_raw_value(&params).map_err(RpcError::internal)
+}
+
+/// A server's error, as the caller may see it: its code is an application's, whatever it is.
+pub(super) fn of_server(error: RpcError) -> RpcError {
     let message: String = error.message().chars().take(MESSAGE).collect();
-    match error.code() {
-        code::INVALID_PARAMS => RpcError::invalid_params(message),
-        // MCP up to 2025-11-25: the resource does not exist.
-        -32002 => RpcError::invalid_params(message),
-        -32768..=-32000 => RpcError::internal(error),
-        code => {
-            let data = error.data().map(ToOwned::to_owned);
-            let error = RpcError::application(code, message);
-            match data {
-                Some(data) => error.with_data(&data),
-                None => error,
-            }
-        }
+    let data = error.data().map(ToOwned::to_owned);
+    let error = RpcError::application(error.code(), message);
+    match data {
+        Some(data) => error.with_data(&data),
+        None => error,
     }
 }
 
@@ -216,16 +266,22 @@ struct Block {
     text: Option<String>,
 }
 
-/// The result of a tool as the result of a call: what the tool's `outputSchema` describes, if it has one, otherwise its content. A long
-/// check waits for one of the `checks`.
+/// The result of a tool as the result of a call: what the tool's `outputSchema` describes, if it has one, otherwise its content; all of it for
+/// a caller that can read that. A long check waits for one of the `checks`. `unfit` is told of a
+/// result that does not fit.
 pub(super) async fn of_tool(
+    ctx: &Ctx,
     result: &RawValue,
     schema: Option<&Schema>,
     checks: &Arc<Semaphore>,
+    unfit: impl Fn(),
 ) -> Result<Box<RawValue>, RpcError> {
     let unreadable = |error: &dyn std::fmt::Display| RpcError::internal(format!("the result of the tool: {error}"));
     let read: ToolResult<'_> = serde_json::from_str(result.get()).map_err(|error| unreadable(&error))?;
     let content = Content { content: read.content, structured_content: read.structured_content };
+    let whole = ctx.is_capable_of(RESULT) == Some(true);
+    let content = if whole { whole_of(result) } else { to_raw_value(&content) };
+    let content = content.map_err(|error| unreadable(&error))?;
     if read.is_error {
         let blocks: Vec<Block> = read.content.and_then(|all| serde_json::from_str(all.get()).ok()).unwrap_or_default();
         let text = blocks.into_iter().find_map(|block| block.text).unwrap_or_default();
@@ -233,13 +289,21 @@ pub(super) async fn of_tool(
         let message = if message.is_empty() { "the tool failed".to_owned() } else { message };
         return Err(RpcError::application(TOOL_ERROR, message).with_data(&content));
     }
-    let Some(schema) = schema else {
-        return to_raw_value(&content).map_err(|error| unreadable(&error));
-    };
+    let Some(schema) = schema else { return Ok(content) };
     let structured = read.structured_content.ok_or_else(|| unreadable(&"`structuredContent` is missing"))?;
-    schema.fits(structured, checks).await.map_err(|unfit| match unfit {
-        Unfit::Value(mismatch) => unreadable(&mismatch),
+    schema.fits(structured, checks).await.map_err(|error| match error {
+        CheckError::Value(mismatch) => {
+            unfit();
+            unreadable(&mismatch)
+        }
         unfit => RpcError::dependency(format!("`outputSchema`: {unfit}")),
     })?;
-    Ok(structured.to_owned())
+    Ok(if whole { content } else { structured.to_owned() })
+}
+
+/// All of a tool's result but what says whether it is one.
+fn whole_of(result: &RawValue) -> Result<Box<RawValue>, serde_json::Error> {
+    let mut all: Members = serde_json::from_str(result.get())?;
+    all.retain(|name, _| !["isError", "resultType"].contains(&name.as_str()));
+    to_raw_value(&all)
 }

@@ -7,16 +7,21 @@ use std::time::Duration;
 
 use hyper::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
-use sealwire::auth::Caller;
-use sealwire::rpc::{Limits, Responses, code};
+use sealwire::Caller;
+use sealwire::errors::code;
+use sealwire::internal::rpc::{Limits, Responses};
+use sealwire_http::{HttpError, Reply};
+use sealwire_mcp::headers;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use super::conversation::{Conversation, Of, Refusal};
-use crate::config::Address;
-use crate::web::{Reply, Request, Web, WebError};
+use super::config::Address;
+use super::types::{Correlation, Inbox, Refusal, UnaskedStream};
+use crate::pace::Pace;
+use crate::talk::MessageKind;
+use crate::web::{Request, Web, WebError};
 
 /// Carries messages to one server, in one session of the earlier revisions if the server keeps sessions.
 #[derive(Debug)]
@@ -26,11 +31,13 @@ pub(super) struct Http {
     of_callers: bool,
     /// The session id that came with the answer to `initialize`.
     given: Mutex<Option<HeaderValue>>,
-    agreed: OnceLock<Agreed>,
+    agreed: OnceLock<Handshake>,
     /// Notified when something has gone wrong, and it is doubtful whether the server is available.
     pub(super) doubt: Notify,
     /// Whether the server has ended the session.
     lost: watch::Sender<bool>,
+    /// Whether it has a stream for what it says unasked.
+    pub(super) stream: watch::Sender<UnaskedStream>,
     /// Permits for messages that nobody waits for.
     told: Arc<Semaphore>,
     /// Permits for connections of messages that have no answer.
@@ -39,13 +46,13 @@ pub(super) struct Http {
 
 /// What the handshake of the earlier revisions has settled.
 #[derive(Debug)]
-struct Agreed {
+struct Handshake {
     version: HeaderValue,
     session: Option<HeaderValue>,
 }
 
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-pub(super) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const SESSION: HeaderName = HeaderName::from_static(headers::SESSION_ID);
+pub(super) const VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
 /// The longest session id, in bytes.
 const SESSION_BYTES: usize = 1024;
 /// How long a message that has no answer may take, or a `ping` about the session.
@@ -60,16 +67,14 @@ const ASIDE: usize = 8;
 const REST: Duration = Duration::from_millis(100);
 /// How many useless events in a row a stream may have.
 const USELESS: u32 = 1000;
-/// MCP 2026-07-28: the head of a request does not match its body.
-const HEADER_MISMATCH: i32 = -32020;
 
 impl Http {
     pub(super) fn new(address: &Address) -> Self {
         let (web, of_callers) = (Arc::clone(&address.web), address.of_callers);
         let (given, agreed, doubt) = (Mutex::default(), OnceLock::new(), Notify::new());
         let (lost, told) = (watch::Sender::new(false), Arc::new(Semaphore::new(TOLD)));
-        let aside = Arc::new(Semaphore::new(ASIDE));
-        Self { web, of_callers, given, agreed, doubt, lost, told, aside }
+        let (aside, stream) = (Arc::new(Semaphore::new(ASIDE)), watch::Sender::new(UnaskedStream::Unknown));
+        Self { web, of_callers, given, agreed, doubt, lost, stream, told, aside }
     }
 
     /// Records what the handshake has settled.
@@ -86,12 +91,12 @@ impl Http {
             );
         }
         // Once per conversation.
-        drop(self.agreed.set(Agreed { version: HeaderValue::from_static(version), session }));
+        drop(self.agreed.set(Handshake { version: HeaderValue::from_static(version), session }));
         Ok(())
     }
 
     /// Whether there was a handshake, which 2026-07-28 does not have.
-    pub(super) fn is_legacy(&self) -> bool {
+    pub(super) fn has_handshake(&self) -> bool {
         self.agreed.get().is_some()
     }
 
@@ -116,7 +121,7 @@ impl Http {
     }
 
     fn of_session(&self, mut request: Request) -> Request {
-        if let Some(Agreed { version, session }) = self.agreed.get() {
+        if let Some(Handshake { version, session }) = self.agreed.get() {
             request.headers.insert(VERSION, version.clone());
             if let Some(session) = session {
                 request.headers.insert(SESSION, session.clone());
@@ -160,28 +165,28 @@ impl Http {
         }
     }
 
-    /// Sends a request, and hands what comes for it to the conversation. Aborting the task closes the connection. `is_sent` becomes true
+    /// Sends a request, and hands what comes for it to the inbox. Aborting the task closes the connection. `is_sent` becomes true
     /// when the server may have received some of it.
     pub(super) fn ask(
         self: &Arc<Self>,
-        conversation: &Arc<Conversation>,
+        inbox: &Arc<impl Inbox>,
         id: u64,
         (body, headers): (Vec<u8>, HeaderMap),
         caller: Option<Caller>,
         is_sent: Arc<AtomicBool>,
     ) -> JoinHandle<()> {
-        let (http, conversation) = (Arc::clone(self), Arc::clone(conversation));
+        let (http, inbox) = (Arc::clone(self), Arc::clone(inbox));
         tokio::spawn(async move {
-            let request = http.post(body, headers);
-            let (refusal, has_ended) = match http.web.send_told(&request, caller.as_ref(), &is_sent).await {
+            let request = Request { is_sent, ..http.post(body, headers) };
+            let (refusal, has_ended) = match http.web.send(&request, caller.as_ref()).await {
                 Ok(reply) if reply.status() == StatusCode::NOT_FOUND && http.has_session() => {
-                    let (refusal, has_ended) = http.not_found(&conversation, id, reply).await;
+                    let (refusal, has_ended) = http.not_found(&*inbox, id, reply).await;
                     (Some(refusal), has_ended)
                 }
-                Ok(reply) => (http.answer(&conversation, id, reply).await.err(), false),
+                Ok(reply) => (http.answer(&*inbox, id, reply).await.err(), false),
                 Err(error) => (Some(of_web(error)), false),
             };
-            http.refused(&conversation, id, refusal);
+            http.refused(&*inbox, id, refusal);
             if has_ended {
                 http.lost.send_replace(true);
             }
@@ -189,32 +194,38 @@ impl Http {
     }
 
     /// Opens a stream for what the server says unasked, if it has one.
-    pub(super) fn listen(self: &Arc<Self>, conversation: &Arc<Conversation>, id: u64) -> JoinHandle<()> {
-        let (http, conversation) = (Arc::clone(self), Arc::clone(conversation));
+    pub(super) fn listen(self: &Arc<Self>, inbox: &Arc<impl Inbox>, id: u64) -> JoinHandle<()> {
+        let (http, inbox) = (Arc::clone(self), Arc::clone(inbox));
         tokio::spawn(async move {
             let mut request = http.of_session(Request::bare(Method::GET));
             request.headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
             let refusal = match http.web.send(&request, None).await {
                 Ok(reply) if reply.status() == StatusCode::OK && reply.is_events() => {
-                    stream(&conversation, Of::Nobody, id, reply).await.err()
+                    http.stream.send_replace(UnaskedStream::Open);
+                    stream(&*inbox, Correlation::Nobody, id, reply).await.err()
                 }
                 Ok(reply) => {
-                    if reply.status() == StatusCode::NOT_FOUND {
+                    let is_missing = reply.status() == StatusCode::NOT_FOUND;
+                    let refusal = http.status(&*inbox, reply).await;
+                    if is_missing {
                         // There is no such stream, or the session is gone.
                         http.doubt.notify_one();
                     }
-                    Some(http.status(&conversation, reply).await)
+                    if refusal.is_final() && !(is_missing && http.has_ended(&*inbox).await) {
+                        http.stream.send_replace(UnaskedStream::Refused);
+                    }
+                    Some(refusal)
                 }
                 Err(error) => Some(of_web(error)),
             };
-            http.refused(&conversation, id, refusal);
+            http.refused(&*inbox, id, refusal);
         })
     }
 
-    fn refused(&self, conversation: &Conversation, id: u64, refusal: Option<Refusal>) {
+    fn refused(&self, inbox: &impl Inbox, id: u64, refusal: Option<Refusal>) {
         if let Some(refusal) = refusal {
             let is_doubtful = refusal.is_doubtful();
-            conversation.refuse(id, refusal);
+            inbox.refuse(id, refusal);
             if is_doubtful {
                 self.doubt.notify_one();
             }
@@ -222,9 +233,9 @@ impl Http {
     }
 
     /// What a 404 in a session means, and whether the session has ended: many servers use 404 for other things, too.
-    async fn not_found(&self, conversation: &Conversation, id: u64, reply: Reply) -> (Refusal, bool) {
+    async fn not_found(&self, inbox: &impl Inbox, id: u64, reply: Reply) -> (Refusal, bool) {
         let text = reply.text().await.unwrap_or_default();
-        let has_ended = self.was_lost() || self.has_ended(conversation).await;
+        let has_ended = self.was_lost() || self.has_ended(inbox).await;
         match error_of(&text) {
             // An error with the request's id is the answer to it.
             Some((error, of)) if of == Some(id) => (Refusal::Server(error), has_ended),
@@ -235,8 +246,8 @@ impl Http {
     }
 
     /// Whether a `ping` gets a 404 as well, and not because the server does not know `ping`.
-    async fn has_ended(&self, conversation: &Conversation) -> bool {
-        let ping = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"ping"}}"#, conversation.id());
+    async fn has_ended(&self, inbox: &impl Inbox) -> bool {
+        let ping = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"ping"}}"#, inbox.id());
         let request = self.post(ping.into_bytes(), HeaderMap::new());
         let asked = async {
             let reply = self.web.send(&request, None).await.ok()?;
@@ -249,9 +260,9 @@ impl Http {
         tokio::time::timeout(TELL, asked).await.ok().flatten().unwrap_or(false)
     }
 
-    async fn answer(&self, conversation: &Conversation, id: u64, reply: Reply) -> Result<(), Refusal> {
+    async fn answer(&self, inbox: &impl Inbox, id: u64, reply: Reply) -> Result<(), Refusal> {
         if !reply.status().is_success() {
-            return Err(self.status(conversation, reply).await);
+            return Err(self.status(inbox, reply).await);
         }
         if let Some(session) = reply.headers().get(SESSION).filter(|_| self.agreed.get().is_none()) {
             if session.len() > SESSION_BYTES {
@@ -260,32 +271,32 @@ impl Http {
             *self.given.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone());
         }
         if reply.is_events() {
-            return stream(conversation, Of::Request(id), id, reply).await;
+            return stream(inbox, Correlation::Request(id), id, reply).await;
         }
         let kind = reply.media_type();
         if kind != "application/json" {
             let kind: String = kind.chars().take(80).flat_map(char::escape_debug).collect();
             return Err(Refusal::Failed(format!("its answer is `{kind}`, and neither JSON nor a stream of events")));
         }
-        let text = reply.text().await.map_err(of_web)?;
-        match conversation.take(text.as_bytes(), Of::Request(id)) {
-            Ok(()) if conversation.is_open(id) => Err(Refusal::Failed("its answer is no response".to_owned())),
-            Ok(()) => Ok(()),
+        let text = reply.text().await.map_err(|error| of_web(error.into()))?;
+        match inbox.take(text.as_bytes(), Correlation::Request(id)) {
+            Ok(_) if inbox.is_open(id) => Err(Refusal::Failed("its answer is no response".to_owned())),
+            Ok(_) => Ok(()),
             Err(why) => Err(Refusal::Failed(format!("its answer is {why}"))),
         }
     }
 
     /// What a status means, with the protocol error that may come with it.
-    async fn status(&self, conversation: &Conversation, reply: Reply) -> Refusal {
+    async fn status(&self, inbox: &impl Inbox, reply: Reply) -> Refusal {
         let status = reply.status();
         if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
             && status.is_client_error()
             && let Ok(text) = reply.text().await
             && let Some((error, _)) = error_of(&text)
         {
-            if error.code() == HEADER_MISMATCH {
+            if error.code() == sealwire_mcp::code::HEADER_MISMATCH {
                 // MCP 2026-07-28, Streamable HTTP: the tools may now require other fields in the head.
-                conversation.unsure.notify_one();
+                inbox.list_again();
             }
             return Refusal::Server(error);
         }
@@ -293,20 +304,25 @@ impl Http {
     }
 }
 
-/// Hands the messages of a stream to the conversation, until the answer has come.
-async fn stream(conversation: &Conversation, of: Of, id: u64, reply: Reply) -> Result<(), Refusal> {
-    let (mut events, mut useless) = (reply.events(), 0);
-    while let Some(event) = events.next().await.map_err(of_web)? {
+/// Hands the messages of a stream to the inbox, until the answer has come.
+async fn stream(inbox: &impl Inbox, of: Correlation, id: u64, reply: Reply) -> Result<(), Refusal> {
+    let (mut events, mut useless, mut pace) = (reply.events(), 0, Pace::new());
+    while let Some(event) = events.next().await.map_err(|error| of_web(error.into()))? {
         // Some servers begin with an event that has only an id.
         let is_message = matches!(event.kind.as_str(), "" | "message") && !event.data.is_empty();
-        match is_message.then(|| conversation.take(event.data.as_bytes(), of)) {
-            Some(Ok(())) => useless = 0,
+        match is_message.then(|| inbox.take(event.data.as_bytes(), of)) {
+            Some(Ok(said)) => {
+                useless = 0;
+                if said == MessageKind::Unasked {
+                    pace.step(inbox.name()).await;
+                }
+            }
             Some(Err(_)) | None => useless += 1,
         }
         if useless > USELESS {
             return Err(Refusal::Failed(format!("it has sent {USELESS} useless events")));
         }
-        if !conversation.is_open(id) {
+        if !inbox.is_open(id) {
             drop(tokio::time::timeout(REST, events.next()).await);
             return Ok(());
         }
@@ -317,7 +333,7 @@ async fn stream(conversation: &Conversation, of: Of, id: u64, reply: Reply) -> R
 fn of_web(error: WebError) -> Refusal {
     match error {
         WebError::Unreached { .. } | WebError::Credentials(_) => Refusal::Unreached(error.to_string()),
-        WebError::Broken(_) => Refusal::Broken(error.to_string()),
+        WebError::Http(HttpError::Broken(_)) => Refusal::Broken(error.to_string()),
         error => Refusal::Failed(error.to_string()),
     }
 }
@@ -325,13 +341,13 @@ fn of_web(error: WebError) -> Refusal {
 /// The error in the body of a refusal, whatever its id: it can only be about what was asked.
 fn error_of(text: &str) -> Option<(sealwire::RpcError, Option<u64>)> {
     #[derive(Deserialize)]
-    struct Refused<'a> {
+    struct ErrorBody<'a> {
         #[serde(borrow)]
         id: Option<&'a RawValue>,
         #[serde(borrow)]
         error: &'a RawValue,
     }
-    let refused: Refused<'_> = serde_json::from_str(text).ok()?;
+    let refused: ErrorBody<'_> = serde_json::from_str(text).ok()?;
     let response = format!(r#"{{"jsonrpc":"2.0","id":null,"error":{}}}"#, refused.error);
     match Responses::parse(response.as_bytes(), &Limits::default()) {
         Ok(Responses::Single(response)) => {

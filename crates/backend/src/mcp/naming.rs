@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sealwire::{MethodName, NameError};
+use sealwire::MethodName;
+use sealwire::errors::NameError;
 
-use super::PLAIN;
 use super::listing::Definition;
+use super::plain::{GET_PROMPT, PLAIN};
 use crate::names::Names;
-use crate::pins::Lock;
+use crate::pins::{Kind, Lock};
 
 /// How the tools of a server are named.
 #[derive(Debug, Clone)]
@@ -31,7 +32,7 @@ pub(crate) fn owner(backend: &str, tool: &str) -> String {
 impl Naming {
     /// Claims the names of approved tools, before anything that is only listed.
     pub(crate) fn claim_approved(&self, lock: &Lock) {
-        for (tool, _) in lock.pins(&self.backend) {
+        for (tool, _) in lock.pins(&self.backend, Kind::Tool) {
             // The tool is unusable, and reported when it is listed.
             drop(self.claim(tool));
         }
@@ -73,6 +74,16 @@ impl Naming {
                 definition.usable = Err(fault);
             }
         }
+    }
+
+    /// The method that gets a prompt.
+    pub(super) fn get_prompt(&self) -> Option<String> {
+        self.method(GET_PROMPT).ok().map(|method| method.to_string())
+    }
+
+    /// The method that reads a resource.
+    pub(super) fn read_resource(&self) -> Option<String> {
+        self.method("resources/read").ok().map(|method| method.to_string())
     }
 
     fn judged(&self, tool: &str) -> Result<MethodName, String> {

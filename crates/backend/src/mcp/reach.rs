@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::conversation::Conversation;
+use super::config::Address;
+use super::conversation::JsonRpcPeer;
 use super::shared::Shared;
 use crate::child::{Launch, Supervisor};
-use crate::config::Address;
 
 /// The pause before a server is tried again: the first, doubled each time, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -24,7 +24,7 @@ pub(super) async fn process(shared: Arc<Shared>, launch: Launch, stopped: impl F
     let talk = move |stdin, stdout| {
         let up = Arc::clone(&up);
         async move {
-            let (conversation, messages) = Conversation::of_process(up.name());
+            let (conversation, messages) = JsonRpcPeer::of_process(up.name(), &up.watches);
             let reason = tokio::select! {
                 reason = conversation.run(messages, stdin, stdout) => reason,
                 reason = up.attend(&conversation) => reason,
@@ -34,8 +34,10 @@ pub(super) async fn process(shared: Arc<Shared>, launch: Launch, stopped: impl F
         }
     };
     let ended = move |reason| {
-        down.ends.fetch_add(1, Ordering::Relaxed);
+        // Whoever waits reads the whole reason, and then that it has ended once more.
         down.down(reason);
+        down.ends.fetch_add(1, Ordering::Relaxed);
+        down.health.send_modify(|_| ());
     };
     Supervisor::new(launch).run(talk, ended, stopped).await;
 }
@@ -45,7 +47,7 @@ pub(super) async fn address(shared: Arc<Shared>, server: Address, stopped: impl 
     tokio::pin!(stopped);
     let (mut wait, mut told) = (AGAIN.0, String::new());
     loop {
-        let (began, conversation) = (Instant::now(), Conversation::over_http(shared.name(), &server));
+        let (began, conversation) = (Instant::now(), JsonRpcPeer::over_http(shared.name(), &shared.watches, &server));
         let reason = tokio::select! {
             biased;
             () = &mut stopped => None,

@@ -1,40 +1,38 @@
-//! A server that has answered, in the era of the protocol that it speaks: 2026-07-28, where every request describes itself, or an earlier
-//! revision, which begins with a handshake.
-//! Never guesses the era: a server that answers `server/discover` as the newer revision requires is of the newer one.
+//! A server that has answered, in the revision of the protocol that it speaks: 2026-07-28, where every request describes itself, or an
+//! earlier one, which begins with a handshake.
+//! Never guesses the revision: a server that answers `server/discover` as the newer revision requires is of the newer one.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use sealwire::RpcError;
-use sealwire::auth::Caller;
-use sealwire::service::FairPermit;
+use sealwire::internal::service::FairPermit;
+use sealwire::{Caller, RpcError};
+use sealwire_mcp::{
+    CallerInfo, ClientCapabilities, Id, Implementation, LogLevel, Members, Meta, Revision, SubscriptionFilter, code,
+    headers, insert,
+};
 use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::Value;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::conversation::{Answer, Conversation, Exchange, For, Look, Refusal};
+use super::conversation::{Exchange, JsonRpcPeer, PeerHealth};
 use super::headers::{bounded, encoded};
 use super::http::VERSION;
-
-/// The params of a request, each member as the text that came.
-pub(super) type Members = BTreeMap<String, Box<RawValue>>;
+use super::questions::Questions;
+use super::types::{Answer, Purpose, Refusal, UnaskedStream};
+use crate::backend::without_position;
 
 /// A server that has said what it is.
 #[derive(Debug)]
 pub(super) struct Session {
-    conversation: Arc<Conversation>,
-    era: Era,
+    conversation: Arc<JsonRpcPeer>,
+    revision: Revision,
+    /// What it may ask callers for.
+    questions: Questions,
     pub(super) capabilities: Capabilities,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Era {
-    /// 2026-07-28.
-    Modern,
-    /// Up to 2025-11-25.
-    Legacy,
 }
 
 /// What the server offers.
@@ -44,18 +42,36 @@ pub(super) struct Capabilities {
     /// Whether it announces changes of its tools.
     pub(super) tools_change: bool,
     pub(super) resources: bool,
+    /// Whether it announces changes of their list, ...
+    pub(super) resources_change: bool,
+    /// ... and, as it says, of single ones.
+    pub(super) subscribe: bool,
     pub(super) prompts: bool,
+    pub(super) completions: bool,
+    /// Whether it announces changes of its prompts.
+    pub(super) prompts_change: bool,
 }
 
 impl Capabilities {
-    pub(super) const ALL: Self = Self { tools: true, tools_change: true, resources: true, prompts: true };
+    pub(super) const ALL: Self = Self {
+        tools: true,
+        tools_change: true,
+        resources: true,
+        resources_change: true,
+        subscribe: true,
+        prompts: true,
+        prompts_change: true,
+        completions: true,
+    };
 }
 
 /// What goes with a request besides its parameters.
 #[derive(Debug)]
-pub(super) struct About<'a> {
+pub(super) struct CallContext<'a> {
     /// Whether the caller takes notifications and questions.
     pub(super) takes_frames: bool,
+    /// What the caller can be asked for.
+    pub(super) capable: ClientCapabilities,
     /// The W3C trace context to continue.
     pub(super) traceparent: Option<&'a str>,
     /// Who calls.
@@ -68,73 +84,22 @@ pub(super) struct About<'a> {
     pub(super) headers: &'a HeaderMap,
 }
 
-/// The caller, for servers that are told who calls. Never the token.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Who<'a> {
-    agent: &'a str,
-    subject: &'a str,
-}
+const MODERN: &str = Revision::V2026_07_28.as_str();
 
-const MODERN: &str = "2026-07-28";
-/// The newest first: it is the one that is offered.
-const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 /// How long a server may take for `server/discover` before the handshake is tried as well. A server of an earlier revision may not answer
 /// what it does not know, and a slow one may still answer.
 const PROBE: Duration = Duration::from_secs(10);
-/// MCP 2026-07-28: the server does not speak the requested version.
-const UNSUPPORTED_VERSION: i32 = -32022;
-/// MCP 2026-07-28, Streamable HTTP: what the head of each request repeats of its body ...
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// ... and which requests have a name.
-const NAMED: [&str; 3] = ["tools/call", "resources/read", "prompts/get"];
+/// MCP 2026-07-28: the request for news, which lasts until its answer.
+const LISTEN: &str = "subscriptions/listen";
+/// MCP 2026-07-28, Streamable HTTP: what the head of each request repeats of its body.
+const METHOD: HeaderName = HeaderName::from_static(headers::METHOD);
+const NAME: HeaderName = HeaderName::from_static(headers::NAME);
 /// How often to check whether a server hangs: the shortest and the longest interval.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After how many failed checks in a row the service connects anew ...
 const FAILURES: u32 = 3;
 /// ... and the pause after the first; later ones are longer.
 const AGAIN: Duration = Duration::from_millis(200);
-
-#[derive(Serialize)]
-struct Meta<'a> {
-    #[serde(rename = "io.modelcontextprotocol/protocolVersion", skip_serializing_if = "Option::is_none")]
-    version: Option<&'static str>,
-    #[serde(rename = "io.modelcontextprotocol/clientInfo", skip_serializing_if = "Option::is_none")]
-    client: Option<Implementation>,
-    #[serde(rename = "io.modelcontextprotocol/clientCapabilities", skip_serializing_if = "Option::is_none")]
-    capabilities: Option<ClientCapabilities>,
-    #[serde(rename = "io.modelcontextprotocol/logLevel", skip_serializing_if = "Option::is_none")]
-    log_level: Option<&'static str>,
-    #[serde(rename = "progressToken", skip_serializing_if = "Option::is_none")]
-    progress_token: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    traceparent: Option<&'a str>,
-    #[serde(rename = "dev.sealwire/caller", skip_serializing_if = "Option::is_none")]
-    caller: Option<Who<'a>>,
-}
-
-#[derive(Serialize)]
-struct Implementation {
-    name: &'static str,
-    version: &'static str,
-}
-
-const US: Implementation = Implementation { name: "sealwire", version: env!("CARGO_PKG_VERSION") };
-
-/// We take questions to the caller, as forms.
-#[derive(Serialize)]
-struct ClientCapabilities {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    elicitation: Option<Elicitation>,
-}
-
-#[derive(Serialize)]
-struct Elicitation {
-    form: Empty,
-}
-
-#[derive(Serialize)]
-struct Empty {}
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -146,68 +111,88 @@ struct Line<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Discovered {
+struct DiscoverResult {
     supported_versions: Vec<String>,
     capabilities: Offers,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Initialized {
+struct InitializeResult {
     protocol_version: String,
     capabilities: Offers,
 }
 
 #[derive(Deserialize)]
 struct Offers {
-    tools: Option<Tools>,
-    resources: Option<serde::de::IgnoredAny>,
-    prompts: Option<serde::de::IgnoredAny>,
+    tools: Option<Value>,
+    resources: Option<Value>,
+    prompts: Option<Value>,
+    completions: Option<serde::de::IgnoredAny>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Tools {
-    #[serde(default)]
-    list_changed: bool,
+/// Whether an offer has this flag. Nothing else depends on what is in it.
+fn says(offer: Option<&Value>, flag: &str) -> bool {
+    offer.and_then(|offer| offer.get(flag)) == Some(&Value::Bool(true))
 }
 
 impl From<Offers> for Capabilities {
     fn from(offers: Offers) -> Self {
         Self {
+            tools_change: says(offers.tools.as_ref(), "listChanged"),
+            resources_change: says(offers.resources.as_ref(), "listChanged"),
+            subscribe: says(offers.resources.as_ref(), "subscribe"),
             tools: offers.tools.is_some(),
-            tools_change: offers.tools.is_some_and(|tools| tools.list_changed),
             resources: offers.resources.is_some(),
             prompts: offers.prompts.is_some(),
+            completions: offers.completions.is_some(),
+            prompts_change: says(offers.prompts.as_ref(), "listChanged"),
         }
     }
 }
 
 impl Session {
-    /// Finds out which revision the server speaks. `probe` is false for a server that ended when it was asked in the newer way.
+    /// Speaks the revision that is `wanted`, or finds out which one the server speaks. `probe` is false if only an earlier one is wanted, and
+    /// for a server that ended when it was asked in the newer way.
     ///
     /// # Errors
     /// Why that failed, for the log.
-    pub(super) async fn open(conversation: Arc<Conversation>, probe: bool, patience: Duration) -> Result<Self, String> {
-        let mut session = Self { conversation, era: Era::Modern, capabilities: Capabilities::default() };
+    pub(super) async fn open(
+        conversation: Arc<JsonRpcPeer>,
+        questions: Questions,
+        wanted: Option<Revision>,
+        probe: bool,
+        patience: Duration,
+    ) -> Result<Self, String> {
+        let is_only = wanted == Some(Revision::V2026_07_28);
+        let (revision, capabilities) = (Revision::V2026_07_28, Capabilities::default());
+        let mut session = Self { conversation, revision, questions, capabilities };
         let ended = |_| "it has ended".to_owned();
         let mut discovery = None;
         if probe {
-            let asked = session.send("server/discover", Members::new(), None, For::Us).await.map_err(ended)?;
+            let asked = session.send("server/discover", Members::new(), None, Purpose::Us).await.map_err(ended)?;
             let asked = discovery.insert(asked);
-            if let Ok(answer) = tokio::time::timeout(PROBE.min(patience), answer(asked)).await {
+            let patience = if is_only { patience } else { PROBE.min(patience) };
+            if let Ok(answer) = tokio::time::timeout(patience, answer(asked)).await {
+                let refused = answer.as_ref().err().map(|refusal| format!(": {refusal}")).unwrap_or_default();
                 if session.discovered(answer)? {
                     return Ok(session);
                 }
                 discovery = None;
+                if is_only {
+                    return Err(format!("it does not speak {MODERN}, the `revision` of the configuration{refused}"));
+                }
             }
         }
-        session.era = Era::Legacy;
+        if is_only {
+            return Err("it does not answer `server/discover`".to_owned());
+        }
+        session.revision = wanted.unwrap_or(Revision::NEWEST_WITH_HANDSHAKE);
         let mut params = Members::new();
-        insert(&mut params, "protocolVersion", &LEGACY[0]);
-        insert(&mut params, "capabilities", &ClientCapabilities { elicitation: Some(Elicitation { form: Empty {} }) });
-        insert(&mut params, "clientInfo", &US);
-        let mut asked = session.send("initialize", params, None, For::Us).await.map_err(ended)?;
+        insert(&mut params, "protocolVersion", &session.revision);
+        insert(&mut params, "capabilities", &questions.any());
+        insert(&mut params, "clientInfo", &Implementation::SEALWIRE);
+        let mut asked = session.send("initialize", params, None, Purpose::Us).await.map_err(ended)?;
         let first = async {
             let Some(discovery) = &mut discovery else { return Ok(answer(&mut asked).await) };
             tokio::select! {
@@ -215,7 +200,7 @@ impl Session {
                 found = answer(discovery) => Err(found),
                 settled = answer(&mut asked) => match settled {
                     // Having read the first question, it speaks the newer revision.
-                    Err(Refusal::Server(error)) if error.code() == UNSUPPORTED_VERSION => Err(answer(discovery).await),
+                    Err(Refusal::Server(error)) if error.code() == code::UNSUPPORTED_VERSION => Err(answer(discovery).await),
                     settled => Ok(settled),
                 },
             }
@@ -234,14 +219,15 @@ impl Session {
             Refusal::Unreached(reason) => reason,
             refusal => format!("`initialize`: {refusal}"),
         })?;
-        let found: Initialized =
-            serde_json::from_str(result.get()).map_err(|error| format!("its answer to `initialize`: {error}"))?;
-        let Some(version) = LEGACY.into_iter().find(|version| *version == found.protocol_version) else {
+        let found: InitializeResult = serde_json::from_str(result.get())
+            .map_err(|error| format!("its answer to `initialize`: {}", without_position(&error)))?;
+        let known = Revision::parse(&found.protocol_version).filter(|revision| revision.has_handshake());
+        let Some(revision) = known else {
             return Err(format!("it speaks revision `{}`, which is not known", found.protocol_version.escape_debug()));
         };
-        session.capabilities = found.capabilities.into();
+        (session.revision, session.capabilities) = (revision, found.capabilities.into());
         if let Some(http) = session.conversation.http() {
-            http.agree(version)?;
+            http.agree(revision.as_str())?;
         }
         let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec();
         // What becomes of it shows in the next request.
@@ -256,7 +242,7 @@ impl Session {
     fn discovered(&mut self, answer: Answer) -> Result<bool, String> {
         let result = match answer {
             Ok(result) => result,
-            Err(Refusal::Server(error)) if error.code() == UNSUPPORTED_VERSION && !names_earlier(&error) => {
+            Err(Refusal::Server(error)) if error.code() == code::UNSUPPORTED_VERSION && !names_earlier(&error) => {
                 let refusal = Refusal::Server(error);
                 return Err(format!("it speaks neither {MODERN} nor an earlier revision that is known: {refusal}"));
             }
@@ -264,18 +250,22 @@ impl Session {
             // MCP 2026-07-28, stdio and Streamable HTTP: anything but an error of the newer revision means the earlier handshake.
             Err(_) => return Ok(false),
         };
-        let found = serde_json::from_str::<Discovered>(result.get()).ok();
+        let found = serde_json::from_str::<DiscoverResult>(result.get()).ok();
         let found = found.filter(|found| found.supported_versions.iter().any(|version| version == MODERN));
         let Some(found) = found else { return Ok(false) };
-        (self.era, self.capabilities) = (Era::Modern, found.capabilities.into());
+        (self.revision, self.capabilities) = (Revision::V2026_07_28, found.capabilities.into());
         Ok(true)
     }
 
-    pub(super) fn era(&self) -> Era {
-        self.era
+    pub(super) fn revision(&self) -> Revision {
+        self.revision
     }
 
-    pub(super) fn conversation(&self) -> &Arc<Conversation> {
+    pub(super) fn questions(&self) -> Questions {
+        self.questions
+    }
+
+    pub(super) fn conversation(&self) -> &Arc<JsonRpcPeer> {
         &self.conversation
     }
 
@@ -284,32 +274,75 @@ impl Session {
     }
 
     /// Sends a request for a caller.
-    pub(super) async fn begin(&self, method: &str, params: Members, about: &About<'_>) -> Result<Exchange, RpcError> {
-        self.send(method, params, Some(about), For::Caller).await
+    pub(super) async fn begin(
+        &self,
+        method: &str,
+        params: Members,
+        about: &CallContext<'_>,
+    ) -> Result<Exchange, RpcError> {
+        self.send(method, params, Some(about), Purpose::Caller).await
     }
 
-    /// Asks to be told when the tools change, for as long as the returned exchange is kept. A process of an earlier revision tells unasked;
-    /// over HTTP, such a server does so if it keeps sessions.
-    pub(super) async fn listen(&self) -> Option<Exchange> {
-        if self.era == Era::Legacy {
+    /// Why it has no way to tell of changes, as it may be over HTTP before 2026-07-28.
+    pub(super) fn silence(&self) -> Option<&'static str> {
+        let http = self.conversation.http().filter(|_| self.revision.has_handshake())?;
+        match *http.stream.borrow() {
+            _ if !http.has_session() => Some("the server keeps no session, in which it could tell of changes"),
+            UnaskedStream::Refused => Some("the server has no stream on which it could tell of changes"),
+            UnaskedStream::Unknown | UnaskedStream::Open => None,
+        }
+    }
+
+    /// Whether it tells of changes of single resources.
+    pub(super) fn tells_of_resources(&self) -> bool {
+        self.capabilities.subscribe && self.silence().is_none()
+    }
+
+    /// The stream on which it tells of changes; one that is there from the beginning if it needs none.
+    pub(super) fn stream(&self) -> watch::Receiver<UnaskedStream> {
+        let http = self.conversation.http();
+        http.map_or_else(|| watch::channel(UnaskedStream::Open).1, |http| http.stream.subscribe())
+    }
+
+    /// Asks to be told when these resources change, for as long as the returned exchange is kept (2026-07-28).
+    pub(super) async fn watch(&self, uris: &BTreeSet<Arc<str>>) -> Result<Exchange, RpcError> {
+        let uris = uris.iter().map(ToString::to_string).collect();
+        self.subscribe(&SubscriptionFilter { uris, ..SubscriptionFilter::default() }).await
+    }
+
+    async fn subscribe(&self, filter: &SubscriptionFilter) -> Result<Exchange, RpcError> {
+        let mut params = Members::new();
+        insert(&mut params, "notifications", filter);
+        self.send(LISTEN, params, None, Purpose::News).await
+    }
+
+    /// Asks to be told when the tools change, and the `prompts` and the list of `resources` if they matter, for as long as the returned exchange is kept. A process of an
+    /// earlier revision tells unasked; over HTTP, such a server does so if it keeps sessions.
+    pub(super) async fn listen(&self, prompts: bool, resources: bool) -> Option<Exchange> {
+        if self.revision.has_handshake() {
             // Some announce changes without having declared it.
             self.conversation.http().filter(|http| http.has_session())?;
-            let mut news = self.conversation.begin(For::News, None)?;
+            let mut news = self.conversation.begin(Purpose::News, None)?;
             news.listen();
             return Some(news);
         }
-        if !self.capabilities.tools_change {
+        let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
+        let filter = SubscriptionFilter {
+            tools: tools_change,
+            prompts: prompts && prompts_change,
+            resources: resources && resources_change,
+            ..SubscriptionFilter::default()
+        };
+        if filter == SubscriptionFilter::default() {
             return None;
         }
-        let mut params = Members::new();
-        insert(&mut params, "notifications", &serde_json::json!({ "toolsListChanged": true }));
-        self.send("subscriptions/listen", params, None, For::News).await.ok()
+        self.subscribe(&filter).await.ok()
     }
 
     /// Watches the server for as long as the future is polled. Returns if the server is silent for `patience` on everything that it was
     /// asked, or is unavailable while nobody waits for anything from it. `tell` gets the reason when it is unavailable, and `None` when it
     /// is back.
-    pub(super) async fn hangs(&self, patience: Duration, tell: impl Fn(Option<String>)) -> String {
+    pub(super) async fn until_unresponsive(&self, patience: Duration, tell: impl Fn(Option<String>)) -> String {
         let mut look = tokio::time::interval((patience / 8).clamp(LOOK.0, LOOK.1));
         let (mut asked, mut failures) = (None, 0_u32);
         let again = tokio::time::sleep(Duration::ZERO);
@@ -317,9 +350,9 @@ impl Session {
         loop {
             let is_doubtful = tokio::select! {
                 _ = look.tick() => match self.conversation.look(patience) {
-                    Look::Fine => false,
-                    Look::Ask => true,
-                    Look::Hangs => {
+                    PeerHealth::Fine => false,
+                    PeerHealth::Ask => true,
+                    PeerHealth::Hangs => {
                         return format!("it has not responded to anything for {} s", patience.as_secs());
                     }
                 },
@@ -347,8 +380,8 @@ impl Session {
             };
             if is_doubtful && asked.is_none() {
                 // Every server must answer this. One that reads nothing cannot even be asked.
-                let method = if self.era == Era::Modern { "server/discover" } else { "ping" };
-                let sent = tokio::time::timeout(LOOK.1, self.send(method, Members::new(), None, For::Us)).await;
+                let method = if self.revision.has_handshake() { "ping" } else { "server/discover" };
+                let sent = tokio::time::timeout(LOOK.1, self.send(method, Members::new(), None, Purpose::Us)).await;
                 asked = sent.ok().and_then(Result::ok);
             }
         }
@@ -356,7 +389,7 @@ impl Session {
 
     /// Makes a request of the service itself, and waits for its answer.
     pub(super) async fn ask(&self, method: &str, params: Members) -> Answer {
-        let sent = self.send(method, params, None, For::Us).await;
+        let sent = self.send(method, params, None, Purpose::Us).await;
         answer(&mut sent.map_err(|_| Refusal::Broken("it has ended".to_owned()))?).await
     }
 
@@ -364,46 +397,43 @@ impl Session {
         &self,
         method: &str,
         mut params: Members,
-        about: Option<&About<'_>>,
-        made_for: For,
+        about: Option<&CallContext<'_>>,
+        made_for: Purpose,
     ) -> Result<Exchange, RpcError> {
-        let mut headers = HeaderMap::new();
-        if self.era == Era::Modern && self.is_over_http() {
-            headers = about.map(|about| about.headers.clone()).unwrap_or_default();
-            let name = ["name", "uri"].iter().find_map(|name| params.get(*name));
-            if let (Some(name), true) = (name, NAMED.contains(&method)) {
-                headers.insert(NAME, encoded(&serde_json::from_str::<String>(name.get()).unwrap_or_default()));
+        let mut fields = HeaderMap::new();
+        if !self.revision.has_handshake() && self.is_over_http() {
+            fields = about.map(|about| about.headers.clone()).unwrap_or_default();
+            if let Some(name) = headers::named(method).and_then(|member| params.get(member)) {
+                fields.insert(NAME, encoded(&serde_json::from_str::<String>(name.get()).unwrap_or_default()));
             }
-            bounded(&headers)?;
-            headers.insert(VERSION, HeaderValue::from_static(MODERN));
-            headers.insert(METHOD, encoded(method));
+            bounded(&fields)?;
+            fields.insert(VERSION, HeaderValue::from_static(MODERN));
+            fields.insert(METHOD, encoded(method));
         }
         let of = about.map(|about| (about.caller, about.permit));
         let mut exchange = self.conversation.begin(made_for, of).ok_or_else(gone)?;
-        let (modern, asks) = (self.era == Era::Modern, about.is_some_and(|about| about.takes_frames));
-        let who = |about: &&About<'_>| about.send_caller;
+        if method.ends_with("/list") {
+            // Its entries are judged one by one.
+            self.conversation.take_leniently(exchange.id);
+        }
+        let (modern, asks) = (!self.revision.has_handshake(), about.is_some_and(|about| about.takes_frames));
+        let who = |caller: &Caller| CallerInfo { agent: caller.agent.to_string(), subject: caller.subject.clone() };
         let meta = Meta {
-            version: modern.then_some(MODERN),
-            client: modern.then_some(US),
-            capabilities: modern
-                .then(|| ClientCapabilities { elicitation: asks.then_some(Elicitation { form: Empty {} }) }),
-            log_level: (modern && asks).then_some("info"),
-            progress_token: asks.then_some(exchange.id),
-            traceparent: about.and_then(|about| about.traceparent),
-            caller: about.map(|about| about.caller).filter(|_| about.as_ref().is_some_and(who)).map(Who::of),
+            version: modern.then(|| MODERN.to_owned()),
+            client: modern.then_some(Implementation::SEALWIRE),
+            capabilities: modern.then(|| about.map(|about| about.capable).unwrap_or_default()),
+            level: (modern && asks).then_some(LogLevel::Info),
+            progress: asks.then(|| i64::try_from(exchange.id).map(Id::Number).ok()).flatten(),
+            traceparent: about.and_then(|about| about.traceparent).map(str::to_owned),
+            caller: about.filter(|about| about.send_caller).map(|about| who(about.caller)),
+            ..Meta::default()
         };
         if modern || asks || meta.traceparent.is_some() || meta.caller.is_some() {
             insert(&mut params, "_meta", &meta);
         }
         let line = Line { jsonrpc: "2.0", id: exchange.id, method, params: &params };
-        exchange.send(serde_json::to_vec(&line).map_err(RpcError::internal)?, headers).await;
+        exchange.send(serde_json::to_vec(&line).map_err(RpcError::internal)?, fields).await;
         Ok(exchange)
-    }
-}
-
-impl<'a> Who<'a> {
-    fn of(caller: &'a Caller) -> Self {
-        Self { agent: caller.agent.as_str(), subject: &caller.subject }
     }
 }
 
@@ -425,33 +455,33 @@ pub(super) fn gone() -> RpcError {
     RpcError::dependency("the server is gone")
 }
 
-pub(super) fn insert(members: &mut Members, name: &str, value: &impl Serialize) {
-    // Serializing our own types cannot fail.
-    if let Ok(raw) = to_raw_value(value) {
-        members.insert(name.to_owned(), raw);
-    }
-}
-
 /// Whether a refusal of our version leaves open an earlier one that we speak.
 fn names_earlier(error: &RpcError) -> bool {
     #[derive(Deserialize)]
-    struct Supported {
+    struct SupportedVersions {
         supported: Vec<String>,
     }
-    let supported = error.data().and_then(|data| serde_json::from_str::<Supported>(data.get()).ok());
-    supported.is_none_or(|known| known.supported.iter().any(|version| LEGACY.contains(&version.as_str())))
+    let supported = error.data().and_then(|data| serde_json::from_str::<SupportedVersions>(data.get()).ok());
+    supported.is_none_or(|known| {
+        known.supported.iter().any(|version| Revision::parse(version).is_some_and(Revision::has_handshake))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use sealwire::rpc::{Limits, Response, Responses};
+    use sealwire::internal::rpc::{Limits, Response, Responses};
 
     #[test]
     fn a_server_that_refuses_writes_no_lines_of_its_own() {
-        let (conversation, _) = Conversation::of_process("server");
-        let mut session = Session { conversation, era: Era::Modern, capabilities: Capabilities::default() };
+        let (conversation, _) = JsonRpcPeer::of_process("server", &Arc::default());
+        let mut session = Session {
+            conversation,
+            revision: Revision::V2026_07_28,
+            questions: Questions::new(&[]),
+            capabilities: Capabilities::default(),
+        };
         let answer = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"x\nerror: FAKE","data":{"supported":["1"]}}}"#;
         let Responses::Single(Response { outcome, .. }) = Responses::parse(answer, &Limits::default()).unwrap() else {
             unreachable!("one answer")

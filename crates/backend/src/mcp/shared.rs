@@ -1,5 +1,5 @@
-//! The state of a server: whether it is available, what its tools are, and which of them may be called.
-//! Never allows a call to a tool whose definition is not the approved one.
+//! The state of a server: whether it is available, what its tools and prompts are, and which of them may be used.
+//! Never allows a call to a tool, or a request for a prompt, whose definition is not the approved one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,17 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sealwire::{MethodName, RpcError};
+use sealwire_mcp::Revision;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::START;
-use super::conversation::{Conversation, Refusal};
-use super::listing::{self, Definition, SchemaFault};
+use super::conversation::JsonRpcPeer;
+use super::listing::{self, Definition, ServerList, ToolSchemaError};
 use super::naming::Naming;
+use super::options::{START, ServerOptions};
+use super::questions::Questions;
 use super::session::{Session, over};
+use super::types::Refusal;
+use super::upstream;
+use super::watches::Watches;
 use crate::backend::Health;
-use crate::child::brief;
-use crate::pins::{Change, Pins, Standing};
+use crate::child::{Rate, brief};
+use crate::pins::{ApprovalState, Change, Kind, Lock, Pins};
 use crate::schema::{SchemaError, apart};
 
 /// How often a server that announces no changes is asked for its tools again.
@@ -39,8 +44,19 @@ pub(super) struct Shared {
     /// The methods of the tools, settled when the service starts.
     pub(super) methods: OnceLock<BTreeMap<String, MethodName>>,
     timeout: Duration,
+    /// What the server may ask callers for.
+    questions: Questions,
+    /// The revision that is spoken, if the configuration says.
+    revision: Option<Revision>,
+    /// Whether resources and prompts are offered.
+    resources: bool,
+    prompts: bool,
     pub(super) health: watch::Sender<Health>,
+    /// Who watches resources.
+    pub(super) watches: Arc<Watches>,
     state: Mutex<State>,
+    /// Bounds what goes into the log of entries that cannot be used.
+    complaints: Mutex<Rate>,
     /// Whether it ended when it was asked in the newer way: then it accepts nothing before the handshake.
     only_handshake: AtomicBool,
     /// How often it has ended.
@@ -51,6 +67,13 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) session: Option<Arc<Session>>,
     pub(super) tools: Arc<BTreeMap<String, Definition>>,
+    pub(super) prompts: Arc<BTreeMap<String, Definition>>,
+    /// A digest of its resources, if it announces changes of their list; they need no approval, and nothing else of them is kept.
+    pub(super) resources: Option<String>,
+    /// Why it is not known what its prompts are.
+    pub(super) unprompted: Option<String>,
+    /// What is in its lists without a name to be known by.
+    pub(super) nameless: Vec<String>,
     /// How many changes the listing includes. Once there are more, no tool is called by this listing.
     pub(super) changes: u64,
     /// Why they could not be listed again, at the last attempt.
@@ -58,7 +81,7 @@ pub(super) struct State {
     /// Whether it was reported which tools the configuration names and the server does not have.
     misnamed: bool,
     /// The standings as last reported.
-    standings: BTreeMap<String, &'static str>,
+    standings: BTreeMap<(Kind, String), &'static str>,
     faults: Faults,
 }
 
@@ -69,16 +92,25 @@ struct Faults {
     health: Option<String>,
     /// It is no longer known what its tools are.
     listing: Option<String>,
+    /// Nothing of it can be used although it is there.
+    nothing: Option<String>,
 }
 
 impl Shared {
-    pub(super) fn new(naming: Naming, timeout: Duration, pins: Arc<Pins>) -> Self {
+    pub(super) fn new(how: &ServerOptions) -> Self {
+        let ServerOptions { naming, timeout, pins, questions, revision, resources, prompts, .. } = how.clone();
         Self {
             naming,
             pins,
             methods: OnceLock::new(),
             timeout,
+            questions,
+            revision,
+            resources,
+            prompts,
+            complaints: Mutex::new(Rate::new(std::time::Instant::now())),
             health: watch::Sender::new(Health::Down("it is starting".to_owned())),
+            watches: Arc::default(),
             state: Mutex::default(),
             only_handshake: AtomicBool::new(false),
             ends: AtomicU32::new(0),
@@ -94,16 +126,21 @@ impl Shared {
     }
 
     /// Learns what the server is and can do, and keeps that current; returns why that is no longer possible.
-    pub(super) async fn attend(&self, conversation: &Arc<Conversation>) -> String {
+    pub(super) async fn attend(&self, conversation: &Arc<JsonRpcPeer>) -> String {
         // If it ends now, the other way is tried after its restart.
-        let probe = conversation.http().is_some() || !self.only_handshake.fetch_xor(true, Ordering::Relaxed);
-        let session = match Session::open(Arc::clone(conversation), probe, self.timeout.max(START)).await {
+        let probe = match self.revision {
+            Some(revision) => revision == Revision::V2026_07_28,
+            None => conversation.http().is_some() || !self.only_handshake.fetch_xor(true, Ordering::Relaxed),
+        };
+        let (asked, patience) = (Arc::clone(conversation), self.timeout.max(START));
+        let session = match Session::open(asked, self.questions, self.revision, probe, patience).await {
             Ok(session) => Arc::new(session),
             Err(reason) => return brief(&reason),
         };
         self.only_handshake.store(!probe, Ordering::Relaxed);
+        self.tell_what_is_not_offered(&session);
         tokio::select! {
-            reason = session.hangs(self.timeout, |fault| {
+            reason = session.until_unresponsive(self.timeout, |fault| {
                 if fault.is_none() {
                     // It may be another server now.
                     conversation.change();
@@ -111,6 +148,7 @@ impl Shared {
                 self.faulty(&session, |faults| faults.health = fault);
             }) => reason,
             reason = self.keep_listed(&session) => reason,
+            never = upstream::keep(&self.watches, &session) => match never {},
             () = conversation.is_lost() => Refusal::Lost.to_string(),
         }
     }
@@ -125,32 +163,38 @@ impl Shared {
         loop {
             let opened = Instant::now();
             if news.is_none() && opened >= listen {
-                news = session.listen().await;
+                news = session.listen(self.prompts, self.resources).await;
                 listen = opened + LOOK;
             }
             let changes = session.conversation().changes();
-            let tools = if session.capabilities.tools {
-                let tools = tokio::time::timeout(self.timeout, listing::tools(session)).await;
-                tools.unwrap_or_else(|_| Err("it does not answer `tools/list`".to_owned())).map_err(|why| brief(&why))
-            } else {
-                Ok(BTreeMap::new())
-            };
+            let tools = self.list(session, Kind::Tool, session.capabilities.tools).await;
+            let wanted = self.prompts && session.capabilities.prompts && tools.is_ok();
+            // Without them, the tools go on.
+            let prompts = self.list(session, Kind::Prompt, wanted).await;
+            self.look_at_resources(session).await;
             let listed = Instant::now();
             let pause = match (tools, last) {
                 (Ok(mut tools), _) => {
-                    self.try_out(&mut tools).await;
-                    self.up(session, tools, changes);
+                    self.try_out(&mut tools.all).await;
+                    self.up(session, tools, prompts, changes);
                     (last, wait) = (Some(listed), AGAIN);
                     LOOK
                 }
                 (Err(reason), None) => return reason,
                 // Calls under way go on. So do calls by the last listing, for a while, unless there were changes since.
                 (Err(reason), Some(last)) => {
-                    self.state().unlisted = Some(reason.clone());
+                    let is_changed = {
+                        let mut state = self.state();
+                        state.unlisted = Some(reason.clone());
+                        state.changes != session.conversation().changes()
+                    };
                     // Calls may wait for this.
                     self.health.send_modify(|_| ());
                     if last.elapsed() > STALE {
                         self.faulty(session, |faults| faults.listing = Some(reason));
+                    } else if is_changed {
+                        let reason = format!("its tools have changed, and cannot be listed: {reason}");
+                        self.faulty(session, |faults| faults.nothing = Some(reason));
                     }
                     wait = (wait * 2).min(LISTEN);
                     wait
@@ -160,7 +204,7 @@ impl Shared {
             tokio::pin!(again);
             loop {
                 tokio::select! {
-                    () = session.conversation().unsure.notified() => {
+                    () = session.conversation().tools_changed.notified() => {
                         tokio::time::sleep_until(listed + AGAIN).await;
                         break;
                     }
@@ -173,7 +217,11 @@ impl Shared {
                             later = (later * 2).min(LOOK);
                         }
                         // There is no such stream.
-                        Some(Refusal::Server(_) | Refusal::Status(_) | Refusal::Failed(_)) => {}
+                        Some(Refusal::Server(_) | Refusal::Status(_)) => {}
+                        Some(Refusal::Failed(reason)) => {
+                            let (backend, reason) = (self.name(), brief(&reason));
+                            tracing::warn!(target: "sealwire::backend", backend, reason, "its stream of changes is of no use");
+                        }
                         // A change may have been missed: it may be another server by now, with other tools.
                         _ => {
                             (listen, later) = (opened + LISTEN, LISTEN);
@@ -183,11 +231,63 @@ impl Shared {
                     Ok(()) = lock.changed() => {
                         let mut tools = BTreeMap::clone(&self.listed());
                         self.try_out(&mut tools).await;
-                        let mut state = self.state();
-                        state.tools = Arc::new(tools);
-                        self.judge(&mut state);
+                        {
+                            let mut state = self.state();
+                            state.tools = Arc::new(tools);
+                            self.judge(&mut state);
+                        }
+                        self.faulty(session, |_| ());
                     }
                 }
+            }
+        }
+    }
+
+    /// One of its lists, if it is `wanted`.
+    async fn list(&self, session: &Session, kind: Kind, wanted: bool) -> Result<ServerList, String> {
+        if !wanted {
+            return Ok(ServerList::default());
+        }
+        let listed = tokio::time::timeout(self.timeout, listing::list(session, kind)).await;
+        listed.unwrap_or_else(|_| Err(format!("it does not list its {kind}s"))).map_err(|why| brief(&why))
+    }
+
+    /// Finds out whether the list of its resources has changed. If that fails, it has not.
+    async fn look_at_resources(&self, session: &Session) {
+        if self.resources && session.capabilities.resources && session.capabilities.resources_change {
+            let digest = tokio::time::timeout(self.timeout, listing::resources(session)).await;
+            match digest.unwrap_or_else(|_| Err("it does not list its resources".to_owned())) {
+                Ok(digest) => self.state().resources = Some(digest),
+                Err(reason) => {
+                    let (backend, reason) = (self.name(), brief(&reason));
+                    tracing::info!(target: "sealwire::backend", backend, reason, "its resources may have changed");
+                }
+            }
+        }
+    }
+
+    /// Reports what the server has and the configuration does not offer.
+    fn tell_what_is_not_offered(&self, session: &Session) {
+        let backend = self.name();
+        for (there, offered, what) in [
+            (session.capabilities.resources, self.resources, "resources"),
+            (session.capabilities.prompts, self.prompts, "prompts"),
+        ] {
+            if there && !offered {
+                tracing::info!(target: "sealwire::backend", backend, "its {what} are not offered: that takes `{what} = true`");
+            } else if offered && !there {
+                tracing::warn!(target: "sealwire::backend", backend, "the server has no {what}, which the configuration offers");
+            }
+        }
+    }
+
+    /// Reports entries of lists that cannot be used.
+    pub(super) fn complain(&self, wrong: &[String]) {
+        let mut rate = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        for reason in wrong {
+            if let Some(left_out) = rate.check(std::time::Instant::now()) {
+                let (backend, reason) = (self.name(), brief(reason));
+                tracing::warn!(target: "sealwire::backend", backend, left_out, "what the server lists cannot be used: {reason}");
             }
         }
     }
@@ -200,8 +300,8 @@ impl Shared {
     async fn try_out(&self, tools: &mut BTreeMap<String, Definition>) {
         let (lock, before) = (self.pins.lock().borrow().clone(), self.listed());
         for (name, definition) in tools.iter_mut().filter(|(_, definition)| definition.tried.is_none()) {
-            let (Ok(pin), Ok(schemas)) = (&definition.pin, &definition.usable) else { continue };
-            if lock.standing(self.name(), name, pin) != Standing::Approved {
+            let (Ok(pin), Ok(Some(schemas))) = (&definition.pin, &definition.usable) else { continue };
+            if lock.standing(self.name(), Kind::Tool, name, pin) != ApprovalState::Approved {
                 continue;
             }
             let known =
@@ -212,11 +312,20 @@ impl Shared {
                     let schemas = schemas.clone();
                     match apart::READING.run(move || schemas.try_out()).await {
                         // There is no thread for it now; a call will find out.
-                        Err(_) | Ok(Err(SchemaFault { error: SchemaError::Failed(_), .. })) => continue,
+                        Err(_) | Ok(Err(ToolSchemaError { error: SchemaError::Failed(_), .. })) => continue,
                         Ok(found) => found.map_err(|fault| fault.to_string()),
                     }
                 }
             };
+            if let Ok(unchecked) = &found
+                && !unchecked.is_empty()
+            {
+                let (backend, tool, what) = (self.name(), brief(name), brief(&unchecked.join(", ")));
+                tracing::warn!(
+                    target: "sealwire::backend", backend,
+                    "of the arguments and results of `{tool}`, this is left to the server to check: {what}"
+                );
+            }
             definition.found(found);
         }
     }
@@ -224,92 +333,142 @@ impl Shared {
     /// Whether exactly this definition was approved.
     pub(super) fn is_approved(&self, definition: &Definition) -> Result<(), RpcError> {
         let standing = match &definition.pin {
-            Ok(pin) => self.pins.lock().borrow().standing(self.name(), &definition.name, pin),
-            Err(_) => Standing::New,
+            Ok(pin) => self.pins.lock().borrow().standing(self.name(), definition.kind, &definition.name, pin),
+            Err(_) => ApprovalState::New,
         };
-        match standing {
-            Standing::Approved => Ok(()),
-            standing => Err(RpcError::dependency("the tool's definition is not approved")
+        match (standing, definition.kind) {
+            (ApprovalState::Approved, _) => Ok(()),
+            (standing, Kind::Tool) => Err(RpcError::dependency("the tool's definition is not approved")
                 .with_data(&serde_json::json!({ "tool": standing }))),
+            (standing, Kind::Prompt) => Err(RpcError::dependency("the prompt's definition is not approved")
+                .with_data(&serde_json::json!({ "prompt": standing }))),
         }
     }
 
-    /// Whether the tool is, by the server's own word, still what it was when the call began, and still approved.
+    /// Whether it can be used, and is what was approved.
+    fn is_good(&self, lock: &Lock, definition: &Definition) -> bool {
+        let pin = definition.pin.as_ref().ok().filter(|_| definition.usable.is_ok());
+        let standing = pin.map(|pin| lock.standing(self.name(), definition.kind, &definition.name, pin));
+        standing == Some(ApprovalState::Approved)
+    }
+
+    /// The prompts that can be used, and are what was approved.
+    pub(super) fn good_prompts(&self) -> Vec<Definition> {
+        let (lock, prompts) = (self.pins.lock().borrow().clone(), Arc::clone(&self.state().prompts));
+        prompts.values().filter(|prompt| self.is_good(&lock, prompt)).cloned().collect()
+    }
+
+    /// Whether a tool or prompt is, by the server's own word, still what it was when the call began, and still approved.
     pub(super) fn is_same(&self, session: &Session, definition: &Definition) -> Result<(), RpcError> {
         let is_same = {
             let state = self.state();
-            let listed = state.tools.get(&definition.name);
+            let listed = match definition.kind {
+                Kind::Tool => state.tools.get(&definition.name),
+                Kind::Prompt => state.prompts.get(&definition.name),
+            };
             session.conversation().changes() == state.changes && listed.is_some_and(|now| now.pin == definition.pin)
         };
         if !is_same {
-            return Err(RpcError::dependency("the tool may have changed by now"));
+            return Err(RpcError::dependency(format!("the {} may have changed by now", definition.kind)));
         }
         self.is_approved(definition)
     }
 
-    /// Reports changes of the tools to the log and to subscribers.
+    /// Reports changes of the tools and prompts to the log and to subscribers.
     fn tell(&self, state: &mut State) {
         let lock = self.pins.lock().borrow().clone();
         let mut now = BTreeMap::new();
-        for definition in state.tools.values() {
+        for definition in state.tools.values().chain(state.prompts.values()) {
             let standing = match (&definition.pin, &definition.usable) {
                 (Ok(_), Err(_)) | (Err(_), _) => "unusable",
-                (Ok(pin), Ok(_)) => match lock.standing(self.name(), &definition.name, pin) {
-                    Standing::Approved => "approved",
-                    Standing::New => "new",
-                    Standing::Changed => "changed",
+                (Ok(pin), Ok(_)) => match lock.standing(self.name(), definition.kind, &definition.name, pin) {
+                    ApprovalState::Approved => "approved",
+                    ApprovalState::New => "new",
+                    ApprovalState::Changed => "changed",
                 },
             };
-            now.insert(definition.name.clone(), standing);
+            now.insert((definition.kind, definition.name.clone()), standing);
         }
-        for name in state.standings.keys().filter(|name| !state.tools.contains_key(*name)) {
-            now.insert(name.clone(), "gone");
+        for key in state.standings.keys() {
+            now.entry(key.clone()).or_insert("gone");
         }
         let (backend, mut changed) = (self.name(), 0);
-        for (name, standing) in now.iter().filter(|(name, standing)| state.standings.get(*name) != Some(*standing)) {
+        for ((kind, name), standing) in
+            now.iter().filter(|(key, standing)| state.standings.get(*key) != Some(*standing))
+        {
             changed += 1;
-            let tool = brief(name);
+            let shown = brief(name);
             match *standing {
                 _ if changed > TOLD => {}
-                "approved" => tracing::info!(target: "sealwire::backend", backend, "the tool `{tool}` is approved"),
-                "gone" => tracing::warn!(target: "sealwire::backend", backend, "the server has no tool `{tool}` now"),
+                "approved" => tracing::info!(target: "sealwire::backend", backend, "the {kind} `{shown}` is approved"),
+                "gone" => {
+                    tracing::warn!(target: "sealwire::backend", backend, "the server has no {kind} `{shown}` now")
+                }
                 "unusable" => {
-                    let reason = state.tools.get(name).and_then(|definition| definition.fault()).map(brief);
-                    tracing::warn!(target: "sealwire::backend", backend, reason, "the tool `{tool}` cannot be used");
+                    let all = if *kind == Kind::Tool { &state.tools } else { &state.prompts };
+                    let reason = all.get(name).and_then(|definition| definition.fault()).map(brief);
+                    tracing::warn!(target: "sealwire::backend", backend, reason, "the {kind} `{shown}` cannot be used");
                 }
                 standing => tracing::warn!(
                     target: "sealwire::backend", backend, standing,
-                    "the tool `{tool}` is off until its definition is approved: see `sealwire tools diff`"
+                    "the {kind} `{shown}` is off until its definition is approved: see `sealwire tools diff`"
                 ),
             }
             // Not at the start, which is no change.
             if !state.standings.is_empty()
-                && let Some(method) = self.methods.get().and_then(|methods| methods.get(name))
+                && let Some((method, prompt)) = self.heard_of(*kind, name)
             {
-                // Both are short enough to publish.
-                drop(self.pins.changes.publish(&Change { method: method.to_string(), standing }));
+                // All are short enough to publish.
+                drop(self.pins.changes.publish(&Change { method, prompt, standing }));
             }
         }
         if changed > TOLD {
             let others = changed - TOLD;
-            tracing::warn!(target: "sealwire::backend", backend, "{others} other tools have changed: see `sealwire tools list`");
+            tracing::warn!(target: "sealwire::backend", backend, "{others} others have changed: see `sealwire tools list`");
         }
         // That a tool is gone is reported once, and remembered only for methods: a server may list ever new tools.
-        now.retain(|name, standing| {
-            *standing != "gone" || self.methods.get().is_some_and(|methods| methods.contains_key(name))
+        now.retain(|(kind, name), standing| {
+            *standing != "gone"
+                || *kind == Kind::Tool && self.methods.get().is_some_and(|methods| methods.contains_key(name))
         });
         state.standings = now;
     }
 
-    fn up(&self, session: &Arc<Session>, tools: BTreeMap<String, Definition>, changes: u64) {
+    /// The method on which subscribers hear of a tool or prompt, and the prompt; `None` if there is none.
+    fn heard_of(&self, kind: Kind, name: &str) -> Option<(String, Option<String>)> {
+        match kind {
+            Kind::Tool => Some((self.methods.get()?.get(name)?.to_string(), None)),
+            Kind::Prompt => Some((self.naming.get_prompt()?, Some(name.to_owned()))),
+        }
+    }
+
+    fn up(&self, session: &Arc<Session>, tools: ServerList, prompts: Result<ServerList, String>, changes: u64) {
         let mut state = self.state();
-        (state.session, state.tools) = (Some(Arc::clone(session)), Arc::new(tools));
+        let (prompts, unprompted) = match prompts {
+            Ok(prompts) => (prompts, None),
+            Err(reason) => (ServerList::default(), Some(reason)),
+        };
+        (state.session, state.tools) = (Some(Arc::clone(session)), Arc::new(tools.all));
         (state.changes, state.unlisted) = (changes, None);
+        state.prompts = Arc::new(prompts.all);
+        if state.unprompted != unprompted
+            && let Some(reason) = &unprompted
+        {
+            let backend = self.name();
+            tracing::warn!(target: "sealwire::backend", backend, reason, "its prompts cannot be used");
+        }
+        state.unprompted = unprompted;
+        let mut nameless = tools.nameless;
+        nameless.extend(prompts.nameless);
+        if state.nameless != nameless {
+            self.complain(&nameless);
+            state.nameless = nameless;
+        }
         // Its answer is a sign of life, too.
         state.faults = Faults::default();
         self.judge(&mut state);
         self.tell_misnamed(&mut state);
-        self.health.send_replace(Health::Up);
+        self.settle(&mut state);
     }
 
     /// Reports once which tools the configuration names and the server does not have: if mistyped, they keep their own names.
@@ -340,19 +499,47 @@ impl Shared {
             return;
         }
         change(&mut state.faults);
-        let fault = state.faults.health.as_ref().or(state.faults.listing.as_ref()).cloned();
-        let health = fault.map_or(Health::Up, Health::Down);
-        if let Health::Down(reason) = &health
-            && *self.health.borrow() == Health::Up
-        {
-            let backend = self.name();
-            tracing::warn!(target: "sealwire::backend", backend, reason, "the server does not answer: new calls are refused until it does");
+        self.settle(&mut state);
+    }
+
+    /// Says whether the server is available, by what is known of it.
+    fn settle(&self, state: &mut State) {
+        let Faults { health, listing, nothing } = &state.faults;
+        let now = match (health.as_ref().or(listing.as_ref()), nothing) {
+            (Some(reason), _) => Health::Down(reason.clone()),
+            (None, Some(reason)) => Health::Limited(reason.clone()),
+            (None, None) if self.has_nothing(state) => {
+                Health::Limited("none of its approved tools can be used: see `sealwire tools list`".to_owned())
+            }
+            (None, None) => Health::Up,
+        };
+        let before = self.health.borrow().clone();
+        let backend = self.name();
+        match (&now, &before) {
+            (Health::Down(reason), Health::Up | Health::Limited(_)) => {
+                tracing::warn!(target: "sealwire::backend", backend, reason, "the server does not answer: new calls are refused until it does");
+            }
+            (Health::Limited(reason), before) if before != &now => {
+                tracing::warn!(target: "sealwire::backend", backend, reason, "nothing of the server can be used");
+            }
+            _ => {}
         }
-        self.health.send_replace(health);
+        self.health.send_replace(now);
+    }
+
+    /// Whether something was approved, and nothing of it can be used.
+    fn has_nothing(&self, state: &State) -> bool {
+        let lock = self.pins.lock().borrow().clone();
+        let is_approved =
+            lock.pins(self.name(), Kind::Tool).chain(lock.pins(self.name(), Kind::Prompt)).next().is_some();
+        let capabilities = state.session.as_ref().map(|session| session.capabilities).unwrap_or_default();
+        is_approved
+            && !(self.resources && capabilities.resources)
+            && !state.tools.values().chain(state.prompts.values()).any(|definition| self.is_good(&lock, definition))
     }
 
     /// The server has ended the session, and calls wait for the next one. Returns `false` if no calls were made in this one.
-    pub(super) fn lost(&self, conversation: &Arc<Conversation>) -> bool {
+    pub(super) fn lost(&self, conversation: &Arc<JsonRpcPeer>) -> bool {
         let mut state = self.state();
         state.session.take_if(|session| Arc::ptr_eq(session.conversation(), conversation)).is_some()
     }
@@ -372,16 +559,27 @@ mod tests {
 
     fn tool(name: &str) -> Result<Definition, String> {
         let raw = format!(r#"{{"name": "{name}", "inputSchema": {{"type": "object"}}}}"#);
-        listing::read(&RawValue::from_string(raw).unwrap(), false)
+        listing::read(&RawValue::from_string(raw).unwrap(), Kind::Tool, false)
     }
 
     fn shared() -> Shared {
         let naming =
             Naming { backend: "server".to_owned(), prefix: None, aliases: BTreeMap::new(), names: Arc::default() };
-        Shared::new(naming, START, Arc::new(Pins::none()))
+        let (pins, send_caller, revision, questions) = (Arc::new(Pins::none()), false, None, Questions::new(&[]));
+        let (resources, prompts) = (false, false);
+        Shared::new(&ServerOptions {
+            naming,
+            timeout: START,
+            send_caller,
+            questions,
+            pins,
+            revision,
+            resources,
+            prompts,
+        })
     }
 
-    fn list(shared: &Shared, names: &[String]) -> BTreeMap<String, &'static str> {
+    fn list(shared: &Shared, names: &[String]) -> BTreeMap<(Kind, String), &'static str> {
         let tools = names.iter().map(|name| (name.clone(), tool(name).unwrap())).collect();
         let mut state = shared.state();
         state.tools = Arc::new(tools);
@@ -422,10 +620,11 @@ mod tests {
                 let names: Vec<String> = (0..100).map(|n| format!("tool{round}x{n}")).collect();
                 let standings = list(&shared, &names);
                 assert_eq!(standings.len(), names.len() + 1);
-                assert_eq!(standings["kept"], "gone");
+                assert_eq!(standings[&(Kind::Tool, "kept".to_owned())], "gone");
                 assert_eq!(told.load(Ordering::Relaxed), 21);
             }
-            assert_eq!(list(&shared, &["kept".to_owned()]), BTreeMap::from([("kept".to_owned(), "new")]));
+            let kept = BTreeMap::from([((Kind::Tool, "kept".to_owned()), "new")]);
+            assert_eq!(list(&shared, &["kept".to_owned()]), kept);
         });
     }
 

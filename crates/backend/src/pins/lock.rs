@@ -1,24 +1,106 @@
-//! `tools.lock.toml`: for each tool, the approved definition and its digest.
+//! `tools.lock.toml`: for each tool and prompt, the approved definition and its digest.
 //! Never trusts a file that others could have written, nor a definition that does not match its digest.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sealwire::auth::{SecretFileError, locate_file, read_public, write_public};
-use sealwire::rpc::{CanonicalError, canonical};
+use sealwire::errors::SecretFileError;
+use sealwire::internal::files::{locate_file, read_public, write_public};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::{Standing, shown};
+use super::shown;
+use crate::exact;
 
-/// What is approved, by backend and tool.
+/// What a definition is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A tool.
+    Tool,
+    /// A prompt.
+    Prompt,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tool => "tool",
+            Self::Prompt => "prompt",
+        })
+    }
+}
+
+/// How a tool or prompt, as its server describes it now, compares with the lock file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ApprovalState {
+    /// This very definition was approved.
+    Approved,
+    /// Nothing was approved under this name.
+    New,
+    /// Another definition was approved under this name.
+    Changed,
+}
+
+/// What is approved, by backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Lock(BTreeMap<String, BTreeMap<String, Pin>>);
+pub struct Lock(BTreeMap<String, Approved>);
+
+/// What of one backend is approved, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Approved {
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    tool: BTreeMap<String, Pin>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    prompt: BTreeMap<String, Pin>,
+}
+
+impl Approved {
+    fn of(&self, kind: Kind) -> &BTreeMap<String, Pin> {
+        match kind {
+            Kind::Tool => &self.tool,
+            Kind::Prompt => &self.prompt,
+        }
+    }
+
+    fn of_mut(&mut self, kind: Kind) -> &mut BTreeMap<String, Pin> {
+        match kind {
+            Kind::Tool => &mut self.tool,
+            Kind::Prompt => &mut self.prompt,
+        }
+    }
+}
+
+/// A definition that is to be approved.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Approval {
+    /// The backend's name.
+    pub backend: String,
+    /// What it defines.
+    pub kind: Kind,
+    /// The name of that at the server.
+    pub name: String,
+    /// The definition.
+    pub pin: Pin,
+}
+
+impl Approval {
+    /// Approves this definition.
+    #[must_use]
+    pub fn new(backend: impl Into<String>, kind: Kind, name: impl Into<String>, pin: Pin) -> Self {
+        Self { backend: backend.into(), kind, name: name.into(), pin }
+    }
+}
 
 /// A definition with its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +109,8 @@ pub struct Lock(BTreeMap<String, BTreeMap<String, Pin>>);
 pub struct Pin {
     /// `sha256:`, followed by the digest of the definition in hexadecimal.
     pub digest: String,
-    /// Everything that the server says of the tool except `_meta`, in canonical form (RFC 8785).
+    /// Everything that the server says of it except `_meta`, in one form: members in the order of their names, without white space,
+    /// and each number as the server wrote it.
     pub definition: String,
 }
 
@@ -46,16 +129,16 @@ pub enum LockError {
         /// What is wrong.
         reason: String,
     },
-    /// What it says of a tool has changed since the tool was shown.
+    /// What it says of a tool or prompt has changed since that was shown.
     #[error(
-        "`{}` has changed meanwhile: what it says of `{tool}` is not what was compared; look again with `sealwire tools diff`",
+        "`{}` has changed meanwhile: what it says of `{name}` is not what was compared; look again with `sealwire tools diff`",
         path.display()
     )]
     Moved {
         /// The file.
         path: PathBuf,
-        /// The tool.
-        tool: String,
+        /// The tool or prompt.
+        name: String,
     },
     /// Somebody else keeps its folder locked.
     #[error(
@@ -85,22 +168,18 @@ const LOCKED_FOR: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(20);
 
 const HEAD: &str = "\
-# Tools whose definitions were approved. Written by `sealwire tools approve`; keep it with the configuration.
+# Tools and prompts whose definitions were approved. Written by `sealwire tools approve`; keep it with the configuration.
 
 ";
 
 impl Pin {
-    /// The pin of a tool as its server describes it.
+    /// The pin of a tool or prompt as its server describes it.
     ///
     /// # Errors
-    /// [`CanonicalError`]: no digest can be made of it.
-    pub fn of(definition: &Value) -> Result<Self, CanonicalError> {
-        let mut definition = definition.clone();
-        if let Value::Object(members) = &mut definition {
-            // In MCP, it is for those who write servers, not for what a model or a person reads.
-            members.remove("_meta");
-        }
-        let definition = canonical(&definition)?;
+    /// Why no digest can be made of it.
+    pub fn of(definition: &RawValue) -> Result<Self, String> {
+        // In MCP, `_meta` is for those who write servers, not for what a model or a person reads.
+        let definition = exact::text(definition.get(), "_meta").map_err(|error| error.to_string())?;
         Ok(Self { digest: digest(&definition), definition })
     }
 }
@@ -129,9 +208,9 @@ impl Lock {
         }
         let wrong = |reason: String| LockError::Format { path: path.to_owned(), reason };
         let lock: Self = toml::from_str(&read_public(path)?).map_err(|error| wrong(error.message().to_owned()))?;
-        for (tool, pin) in lock.0.values().flatten() {
+        for (name, pin) in lock.0.values().flat_map(|approved| approved.tool.iter().chain(&approved.prompt)) {
             if digest(&pin.definition) != pin.digest {
-                return Err(wrong(format!("the definition of `{}` was changed in the file", shown(tool))));
+                return Err(wrong(format!("the definition of `{}` was changed in the file", shown(name))));
             }
         }
         Ok(lock)
@@ -143,11 +222,7 @@ impl Lock {
     /// # Errors
     /// [`LockError::Moved`] if the file now says something else of one of them; [`LockError::Locked`] after three seconds; as
     /// [`Lock::load`]; [`LockError::Write`].
-    pub fn amend(
-        &self,
-        path: &Path,
-        approved: impl IntoIterator<Item = (String, String, Pin)>,
-    ) -> Result<(), LockError> {
+    pub fn amend(&self, path: &Path, approved: impl IntoIterator<Item = Approval>) -> Result<(), LockError> {
         let wrong = |error: std::io::Error| LockError::Write { path: path.to_owned(), error };
         // For a symbolic link, the folder of the file that it leads to.
         let at = locate_file(path)?;
@@ -165,11 +240,11 @@ impl Lock {
             }
         }
         let mut now = Self::load(path)?;
-        for (backend, tool, pin) in approved {
-            if now.pin(&backend, &tool) != self.pin(&backend, &tool) {
-                return Err(LockError::Moved { path: path.to_owned(), tool: shown(&tool) });
+        for Approval { backend, kind, name, pin } in approved {
+            if now.pin(&backend, kind, &name) != self.pin(&backend, kind, &name) {
+                return Err(LockError::Moved { path: path.to_owned(), name: shown(&name) });
             }
-            now.0.entry(backend).or_default().insert(tool, pin);
+            now.0.entry(backend).or_default().of_mut(kind).insert(name, pin);
         }
         now.save(path)
     }
@@ -191,25 +266,25 @@ impl Lock {
         Ok(write_public(path, &format!("{HEAD}{text}"))?)
     }
 
-    /// How a tool compares with this file.
+    /// How a tool or prompt compares with this file.
     #[must_use]
-    pub fn standing(&self, backend: &str, tool: &str, pin: &Pin) -> Standing {
-        match self.pin(backend, tool) {
-            None => Standing::New,
-            Some(known) if known == pin => Standing::Approved,
-            Some(_) => Standing::Changed,
+    pub fn standing(&self, backend: &str, kind: Kind, name: &str, pin: &Pin) -> ApprovalState {
+        match self.pin(backend, kind, name) {
+            None => ApprovalState::New,
+            Some(known) if known == pin => ApprovalState::Approved,
+            Some(_) => ApprovalState::Changed,
         }
     }
 
-    /// The approved definition of a tool.
+    /// The approved definition of a tool or prompt.
     #[must_use]
-    pub fn pin(&self, backend: &str, tool: &str) -> Option<&Pin> {
-        self.0.get(backend)?.get(tool)
+    pub fn pin(&self, backend: &str, kind: Kind, name: &str) -> Option<&Pin> {
+        self.0.get(backend)?.of(kind).get(name)
     }
 
-    /// The approved definitions of a backend, by tool name.
-    pub fn pins(&self, backend: &str) -> impl Iterator<Item = (&String, &Pin)> {
-        self.0.get(backend).into_iter().flatten()
+    /// The approved definitions of a backend, by name.
+    pub fn pins(&self, backend: &str, kind: Kind) -> impl Iterator<Item = (&String, &Pin)> {
+        self.0.get(backend).into_iter().flat_map(move |approved| approved.of(kind))
     }
 }
 
@@ -217,34 +292,55 @@ impl Lock {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use serde_json::json;
+    use serde_json::value::to_raw_value;
 
     use super::*;
 
     fn pin(description: &str) -> Pin {
-        Pin::of(&json!({ "name": "t", "description": description })).unwrap()
+        Pin::of(&to_raw_value(&json!({ "name": "t", "description": description })).unwrap()).unwrap()
     }
 
-    fn approved(tool: &str, description: &str) -> [(String, String, Pin); 1] {
-        [("b".to_owned(), tool.to_owned(), pin(description))]
+    fn approved(tool: &str, description: &str) -> [Approval; 1] {
+        [Approval::new("b", Kind::Tool, tool, pin(description))]
     }
 
     #[test]
     fn approval_leaves_alone_what_others_did_meanwhile() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
-        let of_tools = |lock: &Lock| lock.pins("b").map(|(tool, _)| tool.clone()).collect::<Vec<_>>();
+        let of_tools = |lock: &Lock| lock.pins("b", Kind::Tool).map(|(tool, _)| tool.clone()).collect::<Vec<_>>();
         Lock::default().amend(&path, approved("one", "1").into_iter().chain(approved("two", "2"))).unwrap();
         let shown = Lock::load(&path).unwrap();
         // Somebody withdraws an approval while another tool is looked at.
         let mut less = shown.clone();
-        less.0.get_mut("b").unwrap().remove("two");
+        less.0.get_mut("b").unwrap().tool.remove("two");
         less.save(&path).unwrap();
         shown.amend(&path, approved("three", "3")).unwrap();
         assert_eq!(of_tools(&Lock::load(&path).unwrap()), ["one", "three"]);
         // What was compared with a withdrawn approval is not approved.
         let moved = shown.amend(&path, approved("four", "4").into_iter().chain(approved("two", "2a"))).unwrap_err();
-        assert!(matches!(&moved, LockError::Moved { tool, .. } if tool == "two"), "{moved}");
+        assert!(matches!(&moved, LockError::Moved { name, .. } if name == "two"), "{moved}");
         assert_eq!(of_tools(&Lock::load(&path).unwrap()), ["one", "three"]);
+    }
+
+    #[test]
+    fn a_prompt_and_a_tool_of_one_name_are_approved_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(Lock::FILE);
+        Lock::default().amend(&path, approved("x", "1")).unwrap();
+        let standing = |kind, text| Lock::load(&path).unwrap().standing("b", kind, "x", &pin(text));
+        assert_eq!(standing(Kind::Prompt, "1"), ApprovalState::New);
+        Lock::load(&path).unwrap().amend(&path, [Approval::new("b", Kind::Prompt, "x", pin("2"))]).unwrap();
+        assert_eq!(
+            (standing(Kind::Tool, "1"), standing(Kind::Prompt, "1")),
+            (ApprovalState::Approved, ApprovalState::Changed)
+        );
+        assert_eq!(standing(Kind::Prompt, "2"), ApprovalState::Approved);
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert!(written.contains("[b.tool.x]") && written.contains("[b.prompt.x]"), "{written}");
+        // What nobody knows is not skipped.
+        std::fs::write(&path, written.replace("[b.prompt.x]", "[b.promt.x]")).unwrap();
+        assert!(Lock::load(&path).unwrap_err().to_string().contains("unknown field `promt`"));
     }
 
     #[test]
@@ -262,7 +358,7 @@ mod tests {
         });
         other.unlock().unwrap();
         approving.join().unwrap().unwrap();
-        assert!(Lock::load(&path).unwrap().pin("b", "one").is_some());
+        assert!(Lock::load(&path).unwrap().pin("b", Kind::Tool, "one").is_some());
     }
 
     /// The service reads the file that the link leads to, or the link: both see the approval.
@@ -277,7 +373,7 @@ mod tests {
         Lock::default().amend(&path, approved("one", "1")).unwrap();
         Lock::load(&link).unwrap().amend(&link, approved("two", "2")).unwrap();
         assert!(link.is_symlink());
-        assert_eq!(Lock::load(&path).unwrap().pins("b").count(), 2);
+        assert_eq!(Lock::load(&path).unwrap().pins("b", Kind::Tool).count(), 2);
     }
 
     #[test]

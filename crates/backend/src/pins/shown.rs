@@ -1,7 +1,7 @@
 //! Shows definitions to people: what one says, and what differs between two.
 //! Never leaves an invisible character invisible: such characters hide instructions from reviewers.
 
-use serde_json::Value;
+use crate::exact;
 
 /// A text in which everything that is invisible, or that moves visible text, is an escape. Line breaks stay.
 #[must_use]
@@ -25,30 +25,16 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// What differs between two definitions, one line each: the place (a JSON Pointer), and the value before or after.
+/// A definition for people, on lines of its own.
 #[must_use]
-pub fn differences(before: &Value, after: &Value) -> Vec<String> {
-    let mut lines = Vec::new();
-    compare("", Some(before), Some(after), &mut lines);
-    lines
+pub fn whole(definition: &str) -> String {
+    shown(&exact::lines(definition).unwrap_or_default())
 }
 
-fn compare(place: &str, before: Option<&Value>, after: Option<&Value>, lines: &mut Vec<String>) {
-    let below = |name: &str| format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
-    match (before, after) {
-        (Some(before), Some(after)) if before == after => {}
-        (Some(Value::Object(before)), Some(Value::Object(after))) => {
-            for (name, value) in before {
-                compare(&below(name), Some(value), after.get(name), lines);
-            }
-            for (name, value) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
-                compare(&below(name), None, Some(value), lines);
-            }
-        }
-        _ => {
-            let place = shown(place);
-            lines.extend(before.map(|value| format!("- {place}: {}", shown(&value.to_string()))));
-            lines.extend(after.map(|value| format!("+ {place}: {}", shown(&value.to_string()))));
-        }
-    }
+/// What differs between two definitions, one line each: the place (a JSON Pointer), and the value before or after. Numbers that are written
+/// in two ways differ.
+#[must_use]
+pub fn differences(before: &str, after: &str) -> Vec<String> {
+    let differing = exact::differences(before, after).unwrap_or_default();
+    differing.into_iter().map(|(sign, place, value)| format!("{sign} {}: {}", shown(&place), shown(&value))).collect()
 }

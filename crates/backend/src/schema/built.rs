@@ -5,22 +5,27 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use jsonschema::Validator;
+use sealwire::decide::Param;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::apart;
 use super::cost::{Bounds, Plan};
+use super::error::{SchemaError, shortened};
 use super::patterns::{self, Patterns};
-use super::{Inner, SchemaError, shortened};
+use crate::exact;
 
 /// A compiled schema.
-pub(super) struct Built {
+pub(super) struct CompiledSchema {
     pub(super) validator: Validator,
     pub(super) bounds: Bounds,
+    /// The patterns that are not checked, and why.
+    pub(super) unchecked: Vec<String>,
     /// About how many bytes it takes, and no less.
     weight: usize,
 }
 
-impl Built {
+impl CompiledSchema {
     /// # Errors
     /// [`SchemaError`]; except for `Failed`, the fault of whoever wrote the schema.
     pub(super) fn new(text: &str) -> Result<Self, SchemaError> {
@@ -28,12 +33,18 @@ impl Built {
     }
 
     fn compile(text: &str) -> Result<Self, SchemaError> {
-        let schema: Value = serde_json::from_str(text).map_err(|error| SchemaError::Invalid(error.to_string()))?;
+        let mut schema = exact::value(text).map_err(|error| SchemaError::Invalid(error.to_string()))?;
         let plan = Plan::of(&schema)?;
         let patterns = Patterns::compile(plan.patterns())?;
         let bounds = plan.bounds(|pattern| patterns.cost(pattern))?;
         // Each value in the text, of at least two bytes, is in the compiled schema as some words, and some values are there twice.
         let weight = 48 * text.len() + plan.size() + patterns.weight();
+        let unchecked = patterns.unchecked().to_vec();
+        for place in plan.places_of_names() {
+            if let Some(Value::Object(members)) = schema.pointer_mut(&place) {
+                patterns.rename(members)?;
+            }
+        }
         let options = patterns::options()
             // Only drafts 6 and 7 require the format, and one text can hold thousands of groups whose names are compared with each other.
             .with_format("regex", |_: &str| true)
@@ -46,8 +57,15 @@ impl Built {
             // The masked text quotes nothing but keywords; long parts of it stay out of the log.
             SchemaError::Invalid(shortened(&format!("at `{}`: {}", error.instance_path(), error.masked())))
         })?;
-        Ok(Self { validator, bounds, weight })
+        Ok(Self { validator, bounds, unchecked, weight })
     }
+}
+
+/// What the clones of a schema share.
+pub(super) struct SharedSchema {
+    pub(super) text: Box<RawValue>,
+    pub(super) declared: Vec<Param>,
+    pub(super) slot: Mutex<Slot>,
 }
 
 /// The compiled form of a schema, as far as it is known.
@@ -56,26 +74,26 @@ pub(super) enum Slot {
     /// Not needed yet, or not for a long time.
     #[default]
     Empty,
-    Built(Arc<Built>),
+    Built(Arc<CompiledSchema>),
     Refused(SchemaError),
 }
 
 /// All compiled schemas, in the order in which they were compiled.
-struct Shelf {
-    schemas: VecDeque<(Weak<Inner>, usize)>,
+struct CompiledSchemas {
+    schemas: VecDeque<(Weak<SharedSchema>, usize)>,
     weight: usize,
 }
 
-static SHELF: Mutex<Shelf> = Mutex::new(Shelf { schemas: VecDeque::new(), weight: 0 });
+static COMPILED: Mutex<CompiledSchemas> = Mutex::new(CompiledSchemas { schemas: VecDeque::new(), weight: 0 });
 
 /// The most bytes of all compiled schemas of a process: some hundred of the largest that servers have, or thousands of ordinary ones.
 const MOST_BUILT: usize = 128 << 20;
 
 /// Records that a schema is compiled; drops others if that is too much.
-pub(super) fn keep(schema: &Arc<Inner>, built: &Built) {
+pub(super) fn keep(schema: &Arc<SharedSchema>, built: &CompiledSchema) {
     let mut gone = Vec::new();
-    let mut shelf = SHELF.lock().unwrap_or_else(PoisonError::into_inner);
-    let Shelf { schemas, weight } = &mut *shelf;
+    let mut shelf = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let CompiledSchemas { schemas, weight } = &mut *shelf;
     schemas.retain(|(schema, of_it)| {
         let is_there = schema.strong_count() > 0;
         if !is_there {

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Schema, SchemaError};
+use super::error::{SchemaError, shortened};
+use super::limits::{FARTHEST, MAX_SUBSCHEMAS};
 
 /// The subschemas of a schema, and which of them look at a value because of which.
 pub(super) struct Plan {
@@ -45,6 +46,19 @@ impl Plan {
         patterns.collect::<BTreeSet<_>>().into_iter()
     }
 
+    /// Where names are matched with patterns (JSON Pointers), the innermost first. Nowhere if a reference leads to such a place.
+    pub(super) fn places_of_names(&self) -> Vec<String> {
+        let nodes = &self.graph.nodes;
+        if nodes.iter().any(|node| node.reference.as_ref().is_some_and(|to| to.contains("patternProperties"))) {
+            return Vec::new();
+        }
+        let places =
+            self.graph.places.iter().filter(|(_, node)| nodes.get(**node).is_some_and(|node| !node.names.is_empty()));
+        let mut places: Vec<String> = places.map(|(place, _)| format!("{place}/patternProperties")).collect();
+        places.sort_by_key(|place| std::cmp::Reverse(place.len()));
+        places
+    }
+
     /// How many bytes the compiled schema takes, without its patterns.
     pub(super) fn size(&self) -> usize {
         self.graph.nodes.len() * NODE_BYTES + 2 * self.graph.paths
@@ -62,12 +76,12 @@ impl Plan {
             node.own.saturating_add(names.saturating_mul(3))
         });
         let own: Vec<u64> = own.collect();
-        let (mut below, mut found) = (Ways::of(nodes.len()), None);
+        let (mut below, mut found) = (PathCounts::of(nodes.len()), None);
         for depth in 0..=DEEPEST {
-            let mut ways = Ways::of(nodes.len());
+            let mut ways = PathCounts::of(nodes.len());
             for &index in &self.order {
                 let (Some(node), Some(own)) = (nodes.get(index), own.get(index)) else { continue };
-                let sum = |kind: fn(&Ways) -> &Vec<u64>, first: u64| {
+                let sum = |kind: fn(&PathCounts) -> &Vec<u64>, first: u64| {
                     let same = node.same.iter().map(|to| kind(&ways).get(*to));
                     let all = same.chain(node.below.iter().map(|to| kind(&below).get(*to)));
                     all.fold(first, |sum, cost| sum.saturating_add(cost.copied().unwrap_or(u64::MAX)))
@@ -93,13 +107,13 @@ impl Plan {
 }
 
 /// Work, cost and reach for values of one depth, by the subschema that looks at them first.
-struct Ways {
+struct PathCounts {
     work: Vec<u64>,
     cost: Vec<u64>,
     reach: Vec<u64>,
 }
 
-impl Ways {
+impl PathCounts {
     fn of(nodes: usize) -> Self {
         Self { work: vec![0; nodes], cost: vec![0; nodes], reach: vec![0; nodes] }
     }
@@ -122,10 +136,8 @@ impl Ways {
 
 /// Ordinary schemas without recursion have as much work as subschemas.
 const MOST_WORK: u64 = 10_000;
-/// How many subschemas may look at something because of each other: each is some calls deep, on a stack of 2 MiB.
-pub(super) const FARTHEST: u64 = 256;
-/// Values sent to a service have no more levels (`sealwire::rpc::MAX_DEPTH`).
-const DEEPEST: usize = sealwire::rpc::MAX_DEPTH;
+/// Values sent to a service have no more levels (`sealwire::internal::rpc::MAX_DEPTH`).
+const DEEPEST: usize = sealwire::internal::rpc::MAX_DEPTH;
 /// A compiled schema holds the place of each keyword as text: the most bytes of these.
 const MOST_PATHS: usize = 1 << 20;
 /// About how many bytes a compiled subschema takes.
@@ -162,7 +174,7 @@ impl Graph {
             let Some(reference) = graph.nodes.get(index).and_then(|node| node.reference.clone()) else { continue };
             let place = reference.strip_prefix('#').and_then(percent_decoded);
             let to = place.and_then(|place| graph.places.get(&place).copied());
-            let to = to.ok_or_else(|| SchemaError::Reference(super::shortened(&reference)))?;
+            let to = to.ok_or_else(|| SchemaError::Reference(shortened(&reference)))?;
             if let Some(node) = graph.nodes.get_mut(index) {
                 node.same.push(to);
             }
@@ -172,7 +184,7 @@ impl Graph {
 
     fn add(&mut self, schema: &Value, place: String) -> Result<usize, SchemaError> {
         let index = self.nodes.len();
-        if index == Schema::MAX_SUBSCHEMAS {
+        if index == MAX_SUBSCHEMAS {
             return Err(SchemaError::TooMany);
         }
         let keywords = schema.as_object().map_or(0, serde_json::Map::len);
@@ -284,8 +296,10 @@ fn check_version(version: &Value) -> Result<(), SchemaError> {
     let text = version.as_str().unwrap_or_default();
     let known = text.trim_end_matches('#').split_once("://json-schema.org/").map_or("", |(_, version)| version);
     match known {
-        "draft/2020-12/schema" | "draft/2019-09/schema" | "draft-07/schema" | "draft-06/schema" => Ok(()),
-        _ => Err(SchemaError::Version(super::shortened(&version.to_string()))),
+        "draft/2020-12/schema" | "draft/2019-09/schema" | "draft-07/schema" | "draft-06/schema" | "draft-04/schema" => {
+            Ok(())
+        }
+        _ => Err(SchemaError::Version(shortened(&version.to_string()))),
     }
 }
 

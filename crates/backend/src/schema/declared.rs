@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use sealwire::policy::{Param, ParamType, ScalarType};
+use sealwire::decide::{Param, ParamType, ScalarType};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 
 /// The members of `properties`, in the order of the text.
 pub(super) fn params(text: &RawValue, schema: &Value) -> Vec<Param> {
-    let names = serde_json::from_str::<Ordered>(text.get()).map(|ordered| ordered.properties.0).unwrap_or_default();
+    let names =
+        serde_json::from_str::<PropertyOrder>(text.get()).map(|ordered| ordered.properties.0).unwrap_or_default();
     let required: Vec<&str> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
     let mut params: Vec<Param> = Vec::new();
@@ -101,7 +102,7 @@ fn resolved<'a>(mut schema: &'a Value, root: &'a Value) -> &'a Value {
 
 /// The names of the properties in their order, which `Value` does not keep.
 #[derive(Deserialize)]
-struct Ordered {
+struct PropertyOrder {
     #[serde(default)]
     properties: Names,
 }

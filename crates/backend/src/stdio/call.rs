@@ -1,141 +1,19 @@
 //! One call to a process: what the process sends before the answer goes to the caller, and the answer ends the call.
-//! Never keeps more for a slow caller than the bounds allow: exceeding them ends that call.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! Never leaves a process at work on a call that nobody waits for without telling it.
 
 use sealwire::RpcError;
-use sealwire::rpc::{Id, Outcome, Response};
-use sealwire::service::AskError;
-use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::{mpsc, oneshot};
+use sealwire::errors::AskError;
+use sealwire::internal::rpc::{Id, Outcome};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::session::{NOT_ASKED, Session, cancel};
+use super::event::{Event, Events, NOT_ASKED};
+use super::session::{Session, cancel};
 use crate::backend::Call;
 
-/// What a process sends before the answer.
-#[derive(Debug)]
-pub(super) enum Event {
-    Part(Box<RawValue>),
-    Progress { done: f64, total: Option<f64>, message: Option<String> },
-    Note { method: String, params: Box<RawValue> },
-    Ask { question: Question, method: String, params: String },
-}
-
-/// A question of a process. Dropped without an answer, it is refused: the process may do nothing else while it waits.
-#[derive(Debug)]
-pub(super) struct Question {
-    id: Option<Id>,
-    out: mpsc::Sender<Vec<u8>>,
-}
-
-impl Question {
-    pub(super) fn new(id: Id, out: mpsc::Sender<Vec<u8>>) -> Self {
-        Self { id: Some(id), out }
-    }
-
-    /// Answers once the process has read everything ahead of the answer.
-    async fn answer(mut self, outcome: Outcome) {
-        // A closed channel means that the process is gone.
-        let Ok(place) = self.out.clone().reserve_owned().await else { return };
-        if let Some(id) = self.id.take() {
-            place.send(Response::new(id, outcome).to_bytes());
-        }
-    }
-}
-
-impl Drop for Question {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let refused = RpcError::application(NOT_ASKED, "there is nobody to ask");
-            // A process that reads nothing is not waiting for an answer.
-            drop(self.out.try_send(Response::new(id, Err(refused)).to_bytes()));
-        }
-    }
-}
-
-/// How much may wait for a caller: this many events ...
-const EVENTS: usize = 256;
-/// ... with this many bytes in total.
-const BYTES: usize = 1 << 20;
-
-impl Event {
-    pub(super) fn progress(text: &str) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Progress {
-            progress: f64,
-            total: Option<f64>,
-            message: Option<String>,
-        }
-        let Progress { progress: done, total, message } = serde_json::from_str(text).ok()?;
-        Some(Self::Progress { done, total, message })
-    }
-
-    /// A notification for the caller, without our id, which means nothing there.
-    pub(super) fn note(method: &str, text: &str) -> Self {
-        let without = || {
-            let mut members: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
-            members.remove("id").and_then(|_| to_raw_value(&members).ok())
-        };
-        let params = without().or_else(|| RawValue::from_string(text.to_owned()).ok());
-        Self::Note { method: method.to_owned(), params: params.unwrap_or_default() }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Part(result) => result.get().len(),
-            Self::Progress { message, .. } => message.as_ref().map_or(0, String::len),
-            Self::Note { method, params } => method.len() + params.get().len(),
-            Self::Ask { method, params, .. } => method.len() + params.len(),
-        }
-    }
-}
-
-/// The session's end of a call.
-#[derive(Debug)]
-pub(super) struct OpenCall {
-    events: mpsc::Sender<Event>,
-    outcome: oneshot::Sender<Outcome>,
-    waiting: Arc<AtomicUsize>,
-}
-
-/// Events, and how many bytes of them are waiting.
-#[derive(Debug)]
-pub(super) struct Events(mpsc::Receiver<Event>, Arc<AtomicUsize>);
-
-impl OpenCall {
-    pub(super) fn new() -> (Self, Events, oneshot::Receiver<Outcome>) {
-        let ((events, heard), (outcome, ended)) = (mpsc::channel(EVENTS), oneshot::channel());
-        let waiting = Arc::new(AtomicUsize::new(0));
-        (Self { events, outcome, waiting: Arc::clone(&waiting) }, Events(heard, waiting), ended)
-    }
-
-    /// Returns `false` if there is no room.
-    pub(super) fn offer(&self, event: Event) -> bool {
-        let bytes = event.bytes();
-        // A first event always fits: no line has more than 1 MiB.
-        if self.waiting.load(Ordering::Relaxed) > 0 && self.waiting.load(Ordering::Relaxed) + bytes > BYTES {
-            return false;
-        }
-        self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        self.events.try_send(event).is_ok()
-    }
-
-    pub(super) fn end(self, outcome: Outcome) {
-        // The caller may be gone.
-        drop(self.outcome.send(outcome));
-    }
-}
-
-impl Events {
-    async fn next(&mut self) -> Option<Event> {
-        let event = self.0.recv().await?;
-        self.1.fetch_sub(event.bytes(), Ordering::Relaxed);
-        Some(event)
-    }
-}
+/// How many parts, and about how many bytes of them, are sent at a time: as many as a frame holds.
+const TOGETHER: (usize, usize) = (50, 32 * 1024);
 
 /// A request as the process reads it.
 #[derive(Serialize)]
@@ -157,7 +35,7 @@ struct Caller<'a> {
 }
 
 /// Tells the process, when dropped, that nobody waits any more, unless the call was answered.
-struct Abandoned<'a> {
+struct AbandonGuard<'a> {
     session: &'a Session,
     id: Id,
     /// The backend's deadline for the call.
@@ -166,7 +44,7 @@ struct Abandoned<'a> {
     is_sent: bool,
 }
 
-impl Drop for Abandoned<'_> {
+impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
         if self.session.abandon(&self.id, self.is_sent, Instant::now() >= self.until) {
             self.session.offer(cancel(&self.id));
@@ -178,8 +56,8 @@ impl Session {
     /// Makes a call. Dropping the future gives it up.
     pub(super) async fn call(&self, call: Call) -> Outcome {
         let gone = || RpcError::dependency("the process has ended");
-        let (id, mut events, mut outcome) = self.begin(Arc::clone(&call.permit)).ok_or_else(gone)?;
-        let mut guard = Abandoned { session: self, id, until: call.until, is_sent: false };
+        let (id, mut events, mut outcome) = self.begin(&call).ok_or_else(gone)?;
+        let mut guard = AbandonGuard { session: self, id, until: call.until, is_sent: false };
         let agent = &call.ctx.caller().agent;
         let line = Line {
             jsonrpc: "2.0",
@@ -193,11 +71,11 @@ impl Session {
         loop {
             tokio::select! {
                 biased;
-                Some(event) = events.next() => self.forward(&call, event).await?,
+                Some(event) = events.next() => self.forward(&call, &mut events, event).await?,
                 ended = &mut outcome => {
                     // Everything that came before the answer goes first.
-                    while let Ok(event) = events.0.try_recv() {
-                        self.forward(&call, event).await?;
+                    while let Some(event) = events.next_now() {
+                        self.forward(&call, &mut events, event).await?;
                     }
                     return ended.unwrap_or_else(|_| Err(gone()));
                 }
@@ -205,11 +83,15 @@ impl Session {
         }
     }
 
-    async fn forward(&self, call: &Call, event: Event) -> Result<(), RpcError> {
+    async fn forward(&self, call: &Call, events: &mut Events, event: Event) -> Result<(), RpcError> {
         match event {
-            Event::Part(part) => call.sink.send(&part).await?,
+            Event::Part(part) => return self.parts(call, events, part).await,
             Event::Progress { done, total, message } => call.ctx.progress(done, total, message.as_deref()),
             Event::Note { method, params } => call.ctx.notify(&method, &params).await?,
+            Event::Ask { question, method, .. } if !self.questions.may_be(&method) => {
+                tracing::warn!(target: "sealwire::backend", backend = self.name, method, "`may_ask` does not allow this question");
+                question.answer(Err(RpcError::application(NOT_ASKED, "`may_ask` does not allow this question"))).await;
+            }
             Event::Ask { question, method, params } => {
                 let params = RawValue::from_string(params).map_err(RpcError::internal)?;
                 let answer = call.ctx.ask::<Box<RawValue>>(&method, &params).await;
@@ -221,5 +103,31 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Sends a part, and those that wait behind it in the same frame as far as they fit: fewer frames have to be signed and read.
+    async fn parts(&self, call: &Call, events: &mut Events, first: Box<RawValue>) -> Result<(), RpcError> {
+        let (mut parts, mut bytes, mut behind) = (vec![first], 0, None);
+        while parts.len() < TOGETHER.0
+            && bytes < TOGETHER.1
+            && let Some(event) = events.next_now()
+        {
+            match event {
+                Event::Part(part) => {
+                    bytes += part.get().len();
+                    parts.push(part);
+                }
+                event => {
+                    behind = Some(event);
+                    break;
+                }
+            }
+        }
+        call.sink.send_all(parts).await?;
+        match behind {
+            // Not a part, so this does not come back here.
+            Some(event) => Box::pin(self.forward(call, events, event)).await,
+            None => Ok(()),
+        }
     }
 }

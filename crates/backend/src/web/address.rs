@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use sealwire::BackendConfig;
-use sealwire::address::{Address, AddressFault, Plaintext, front};
+use sealwire::internal::address::{Address, AddressFault, Plaintext, front};
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::child::visible;
+use crate::tables::BackendConfig;
 
 /// Parses an `https` address, or an `http` address of this machine; with `plain`, an `http` address of any machine.
 pub(super) fn parse(url: &str, plain: bool) -> Result<Address, String> {
@@ -31,7 +31,7 @@ pub(super) fn parse(url: &str, plain: bool) -> Result<Address, String> {
 pub(super) fn trusting(config: &BackendConfig) -> Result<Arc<ClientConfig>, String> {
     let pem = config.tls_ca.as_ref().map(|path| config.files.read_public(path)).transpose();
     let pem = pem.map_err(|error| format!("`tls_ca`: {error}"))?;
-    let tls = sealwire::tls::trusting(pem.as_deref()).map_err(|fault| match &config.tls_ca {
+    let tls = sealwire::internal::tls::trusting(pem.as_deref()).map_err(|fault| match &config.tls_ca {
         Some(path) => format!("`tls_ca`: `{}`: {fault}", path.display()),
         None => fault.to_string(),
     })?;
@@ -44,39 +44,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_https_and_plain_http_to_this_machine_are_addresses() {
-        let good = parse("https://api.example:8443/rpc?app=secret", false).unwrap();
-        assert_eq!((good.host.as_str(), good.port, good.target.as_str()), ("api.example", 8443, "/rpc?app=secret"));
-        assert_eq!(good.to_string(), "https://api.example:8443/rpc");
-        assert_eq!(good.authority, "api.example:8443");
-        let short = parse("https://[2001:db8::1]", false).unwrap();
-        assert_eq!((short.host.as_str(), short.port, short.target.as_str()), ("2001:db8::1", 443, "/"));
-        for here in ["http://127.0.0.1:1/rpc", "http://[::1]:1", "http://localhost", "http://LOCALHOST:80/"] {
-            assert!(!parse(here, false).unwrap().tls, "{here}");
-        }
-        assert_eq!(parse("http://localhost:1/", false).unwrap().hosts(), ["127.0.0.1", "::1"]);
-        for remote in
-            ["http://api.example/", "http://10.0.0.1/", "http://127.0.0.1.example/", "http://localhost.example"]
-        {
-            assert!(parse(remote, false).unwrap_err().contains("allow_plaintext"), "{remote}");
-            assert!(parse(remote, true).is_ok(), "{remote}");
-        }
-        for bad in [
-            "ftp://api.example/",
-            "api.example/rpc",
-            "/rpc",
-            "",
-            "https://",
-            "https://api.example/#a",
-            "https:// api.example/",
-            "file:///etc/passwd",
-            "https://api.example:0/",
-            "https://api.example:99999/",
-            "https://api.example:/",
-            "unix:///run/x.sock",
-        ] {
-            assert!(parse(bad, true).is_err(), "{bad}");
-        }
+    fn plain_http_to_another_machine_must_be_allowed() {
+        assert!(parse("https://api.example/", false).is_ok() && !parse("http://localhost:1/", false).unwrap().tls);
+        assert!(parse("http://api.example/", false).unwrap_err().contains("allow_plaintext"));
+        assert!(parse("http://api.example/", true).is_ok() && parse("ftp://api.example/", true).is_err());
     }
 
     #[test]

@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use sealwire::auth::{Caller, FileTrust};
-use sealwire::{BackendConfig, BackendCredentialConfig, CredentialOwner};
+use sealwire::Caller;
+use sealwire::configure::FileTrust;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::error::WebError;
-use super::{header_name, header_value};
+use super::fields::{header_name, header_value};
 use crate::child::{Child, Launch};
 use crate::config::limited;
+use crate::tables::{BackendConfig, BackendCredentialConfig, CredentialOwner};
 
 /// All credentials for one server.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Credentials(Vec<Arc<Credential>>);
 
 /// The credentials of one request. The values are marked as sensitive, and print as such.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Presented(pub(super) HeaderMap);
+pub(super) struct CredentialHeaders(pub(super) HeaderMap);
 
 /// One header field.
 #[derive(Debug)]
@@ -41,10 +42,10 @@ struct Credential {
 }
 
 /// One owner's value. Whoever comes while it is fetched waits instead of fetching it, too.
-type Slot = tokio::sync::Mutex<Option<Known>>;
+type Slot = tokio::sync::Mutex<Option<CachedCredential>>;
 
 #[derive(Debug, Clone)]
-struct Known {
+struct CachedCredential {
     value: Result<HeaderValue, String>,
     since: Instant,
     /// The last time that it was fetched, or that fetching it again failed.
@@ -85,23 +86,27 @@ impl Credentials {
     }
 
     /// The credentials for a request of this caller, or of nobody.
-    pub(super) async fn of(&self, caller: Option<&Caller>) -> Result<Presented, WebError> {
+    pub(super) async fn of(&self, caller: Option<&Caller>) -> Result<CredentialHeaders, WebError> {
         self.all(caller, false).await
     }
 
     /// The same, fetched again after the server has refused; `None` if they have not changed.
-    pub(super) async fn renewed(&self, caller: Option<&Caller>, refused: &Presented) -> Option<Presented> {
+    pub(super) async fn renewed(
+        &self,
+        caller: Option<&Caller>,
+        refused: &CredentialHeaders,
+    ) -> Option<CredentialHeaders> {
         self.all(caller, true).await.ok().filter(|fresh| fresh != refused)
     }
 
-    async fn all(&self, caller: Option<&Caller>, anew: bool) -> Result<Presented, WebError> {
+    async fn all(&self, caller: Option<&Caller>, anew: bool) -> Result<CredentialHeaders, WebError> {
         let mut headers = HeaderMap::new();
         for credential in &self.0 {
             if let Some(value) = credential.value(caller, anew).await? {
                 headers.insert(credential.field.clone(), value);
             }
         }
-        Ok(Presented(headers))
+        Ok(CredentialHeaders(headers))
     }
 }
 
@@ -148,11 +153,16 @@ impl Credential {
             (CredentialOwner::Service, _) => "",
             (_, None) => return Ok(None),
             (CredentialOwner::Agent, Some(caller)) => caller.agent.as_str(),
+            // An agent's own name is no subject: a person of that name must not get the agent's secret.
+            (_, Some(caller)) if !caller.delegated => {
+                let why = "it is a subject's, and the call is in the agent's own name".to_owned();
+                return Err(WebError::Credentials(why));
+            }
             (_, Some(caller)) => &caller.subject,
         };
         let mut known = self.slot(owner).lock_owned().await;
         let is_file = !matches!(self.source, Source::Command(_));
-        let holds = |known: &&Known| match (&known.value, anew) {
+        let holds = |known: &&CachedCredential| match (&known.value, anew) {
             (_, true) => !is_file && known.tried.elapsed() < AGAIN,
             (Ok(_), false) => known.since.elapsed() < self.keep,
             (Err(_), false) => known.since.elapsed() < if is_file { FILE } else { AGAIN },
@@ -180,7 +190,7 @@ impl Credential {
                     tracing::warn!(target: "sealwire::backend", header, reason, "a credential could not be renewed");
                     old.tried = now;
                 }
-                _ => *known = Some(Known { value: value.clone(), since: now, tried: now }),
+                _ => *known = Some(CachedCredential { value: value.clone(), since: now, tried: now }),
             }
             drop(known);
             drop(tell.send(value));
@@ -211,8 +221,14 @@ impl Credential {
     /// The value as it is now, and the command that has printed it.
     async fn fetch(&self, owner: &str) -> (Result<HeaderValue, String>, Option<Child>) {
         let (text, child) = match &self.source {
-            Source::File(path, trust) => (off_thread(path.clone(), trust.clone()).await, None),
-            Source::Folder(folder, trust) => (off_thread(folder.join(file_name(owner)), trust.clone()).await, None),
+            Source::File(path, trust) => {
+                let (path, trust) = (path.clone(), trust.clone());
+                (off_thread(move || read(&path, &trust)).await, None)
+            }
+            Source::Folder(folder, trust) => {
+                let (folder, name, trust) = (folder.clone(), file_name(owner), trust.clone());
+                (off_thread(move || read_own(&folder, &name, &trust)).await, None)
+            }
             Source::Command(launch) => self.run(launch, owner).await,
         };
         (text.and_then(|text| self.field_of(&text)), child)
@@ -237,7 +253,7 @@ impl Credential {
             CredentialOwner::Agent => launch.env.push(("SEALWIRE_AGENT".into(), owner.into())),
             _ => launch.env.push(("SEALWIRE_SUBJECT".into(), owner.into())),
         }
-        let mut child = match launch.start() {
+        let mut child = match launch.start().await {
             Ok(child) => child,
             Err(error) => return (Err(format!("the command cannot be started: {error}")), None),
         };
@@ -253,8 +269,8 @@ impl Credential {
     }
 }
 
-async fn off_thread(path: PathBuf, trust: FileTrust) -> Result<String, String> {
-    let read = tokio::task::spawn_blocking(move || read(&path, &trust)).await;
+async fn off_thread(read: impl FnOnce() -> Result<String, String> + Send + 'static) -> Result<String, String> {
+    let read = tokio::task::spawn_blocking(read).await;
     read.unwrap_or_else(|_| Err("it cannot be read".to_owned()))
 }
 
@@ -262,9 +278,25 @@ fn read(path: &Path, trust: &FileTrust) -> Result<String, String> {
     trust.read_secret(path).map(|text| text.to_string()).map_err(|error| error.to_string())
 }
 
-/// One line, without its line break.
+/// The file of exactly this name: where the file system ignores case, `ALICE` would otherwise get the secret of `alice`.
+fn read_own(folder: &Path, name: &str, trust: &FileTrust) -> Result<String, String> {
+    let text = read(&folder.join(name), trust)?;
+    let is_own = is_listed(folder, name).map_err(|error| format!("its folder cannot be listed: {error}"))?;
+    if is_own { Ok(text) } else { Err("the file's name differs in case".to_owned()) }
+}
+
+fn is_listed(folder: &Path, name: &str) -> std::io::Result<bool> {
+    for entry in std::fs::read_dir(folder)? {
+        if entry?.file_name() == name {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// One line, without its line break and without a byte-order mark, which some editors write ahead of it.
 fn clean(text: &str) -> Result<&str, String> {
-    let text = text.trim_end_matches(['\n', '\r']);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end_matches(['\n', '\r']);
     if text.is_empty() || text.len() > LONGEST || text.contains(['\n', '\r']) {
         return Err(format!("it must be one line of 1 to {LONGEST} bytes"));
     }
@@ -288,7 +320,18 @@ fn file_name(owner: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    #[test]
+    fn a_name_is_that_of_the_file_in_every_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("alice"), "secret").unwrap();
+        for (name, is) in [("alice", true), ("ALICE", false), ("Alice", false), ("alice.", false), ("alic", false)] {
+            assert_eq!(is_listed(folder.path(), name).unwrap(), is, "{name}");
+        }
+        assert!(is_listed(&folder.path().join("none"), "alice").is_err());
+    }
 
     #[test]
     fn no_owner_has_the_file_of_another_or_one_elsewhere() {
@@ -310,6 +353,7 @@ mod tests {
     #[test]
     fn a_credential_is_one_line() {
         assert_eq!(clean("abc\r\n"), Ok("abc"));
+        assert_eq!(clean("\u{feff}abc\r\n"), Ok("abc"));
         for bad in ["", "\n", "a\nb", "a\r\nX-Admin: 1\n"] {
             assert!(clean(bad).is_err(), "{bad:?}");
         }

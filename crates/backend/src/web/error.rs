@@ -1,6 +1,8 @@
 //! Why there is no answer, for the log.
 //! Never holds a query, a credential, or anything of an answer's body.
 
+use sealwire_http::HttpError;
+
 /// There is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -13,9 +15,9 @@ pub enum WebError {
         /// What the connection said.
         cause: String,
     },
-    /// The connection has ended too early: the server may have received the request.
-    #[error("the connection broke: {0}")]
-    Broken(String),
+    /// The connection broke, or the answer is unusable.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// The server points elsewhere.
     #[error(
         "it answers with {status} and points to `{to}`; redirects are not followed: write the address that is meant"
@@ -26,15 +28,12 @@ pub enum WebError {
         /// Where to, without the query.
         to: String,
     },
-    /// More than is allowed.
-    #[error("its answer, or one event of it, has more than 1 MiB")]
-    TooLarge,
+    /// The server does not speak the protocol that it was asked to change to.
+    #[error("it answers with {0}, and not with 101 (switching protocols)")]
+    NoUpgrade(u16),
     /// Compressed, or encoded in some other way.
     #[error("its answer has a content encoding, which was not asked for")]
     Encoded,
-    /// Not text.
-    #[error("its answer is not UTF-8")]
-    NotUtf8,
     /// The path or query of the request is invalid.
     #[error("the path or query is not valid")]
     Target,

@@ -1,7 +1,7 @@
 //! Which credentials a server is shown, and for whom. Commands are tested with `sealwire` itself, which is their guard.
 
-use sealwire::Name;
-use sealwire::auth::{Caller, write_secret};
+use sealwire::internal::files::write_secret;
+use sealwire::{Caller, Name};
 use sealwire_backend::web::{Request, Web, WebError};
 use serde_json::{Value, json};
 
@@ -10,6 +10,7 @@ use super::server::{Server, answer, config, web, within};
 fn caller(agent: &str, subject: &str) -> Caller {
     let mut caller = Caller::new(agent.parse::<Name>().unwrap(), []);
     subject.clone_into(&mut caller.subject);
+    caller.delegated = true;
     caller
 }
 
@@ -60,6 +61,11 @@ async fn each_caller_has_its_own_and_nobody_anothers() {
         let error = ask(nobody).await.unwrap_err();
         assert!(matches!(&error, WebError::Credentials(why) if !why.contains("of bob")), "{error}");
     }
+    // An agent of that name is somebody else.
+    let own = Caller::new("bert".parse::<Name>().unwrap(), []);
+    write_secret(&tokens.join("bert"), "of bert", false).unwrap();
+    let error = within(web.send(&Request::post("{}"), Some(&own))).await.unwrap_err();
+    assert!(matches!(&error, WebError::Credentials(why) if why.contains("in the agent's own name")), "{error}");
     // A request of the service itself has no caller.
     drop(within(web.send(&Request::post("{}"), None)).await.unwrap());
     assert!(server.requests.lock().unwrap()[1].contains("x-api-key: of nobody\r\n"));

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use hyper::Method;
-use sealwire_backend::web::{MAX_BODY, Request, WebError};
+use sealwire_backend::web::{Request, WebError};
+use sealwire_http::{HttpError, MAX_BODY};
 use serde_json::json;
 
 use super::server::{Script, Server, answer, web, within};
@@ -31,14 +32,14 @@ async fn a_connection_is_used_again_and_one_that_was_closed_is_no_error() {
 }
 
 #[tokio::test]
-async fn what_may_have_arrived_is_not_sent_again() {
+async fn a_request_that_may_have_arrived_is_not_sent_again() {
     // The first request opens a connection; the second is sent over that one.
     let server = Server::start(|n| Some(if n == 1 { (answer("200 OK", ""), true) } else { (Vec::new(), false) })).await;
     let web = web(&server.url, json!({}));
     drop(within(within(web.send(&Request::post("1"), None)).await.unwrap().text()).await.unwrap());
     for sent in [2, 3] {
         let error = within(web.send(&Request::post("2"), None)).await.unwrap_err();
-        assert!(matches!(error, WebError::Broken(_)), "{error}");
+        assert!(matches!(error, WebError::Http(HttpError::Broken(_))), "{error}");
         assert_eq!(server.requests(), sent);
     }
     // If nobody listens, nothing has arrived.
@@ -68,7 +69,7 @@ async fn an_answer_has_bounds() {
     for head in heads {
         let server = Server::start(head).await;
         let error = within(web(&server.url, json!({})).send(&Request::post(""), None)).await.unwrap_err();
-        assert!(matches!(error, WebError::Broken(_)), "{error}");
+        assert!(matches!(error, WebError::Http(HttpError::Broken(_))), "{error}");
         assert_eq!(server.requests(), 1);
     }
     let bodies: [(Script, bool); 4] = [
@@ -91,7 +92,7 @@ async fn an_answer_has_bounds() {
         let text = within(reply.text()).await;
         match text {
             Ok(text) => assert!(fits && text.len() == MAX_BODY),
-            Err(error) => assert!(!fits && error == WebError::TooLarge, "{error}"),
+            Err(error) => assert!(!fits && error == HttpError::TooLarge, "{error}"),
         }
         if !fits {
             let mut gone = server.gone.clone();
@@ -114,8 +115,8 @@ async fn an_answer_that_breaks_off_is_no_answer() {
     let web = web(&server.url, json!({}));
     for n in 1..=3 {
         let error = within(within(web.send(&Request::post(""), None)).await.unwrap().text()).await.unwrap_err();
-        assert_eq!(matches!(error, WebError::NotUtf8), n == 3, "{error}");
-        assert_eq!(matches!(error, WebError::Broken(_)), n < 3, "{error}");
+        assert_eq!(matches!(error, HttpError::NotUtf8), n == 3, "{error}");
+        assert_eq!(matches!(error, HttpError::Broken(_)), n < 3, "{error}");
     }
 }
 
@@ -183,7 +184,7 @@ async fn no_redirect_is_followed_and_no_encoding_taken() {
     assert!(first.contains("302") && first.contains("https://evil.example/a") && !first.contains("hunter"), "{first}");
     let second = ask().await.to_string();
     assert!(!second.contains('\u{1b}'), "{second}");
-    assert!(matches!(ask().await, WebError::Redirect { status: 303, .. } | WebError::Broken(_)));
+    assert!(matches!(ask().await, WebError::Redirect { status: 303, .. } | WebError::Http(HttpError::Broken(_))));
     assert_eq!(ask().await, WebError::Encoded);
     assert_eq!(server.requests(), 4);
 }
@@ -219,7 +220,7 @@ async fn events_come_one_by_one_and_whoever_stops_listening_closes_the_connectio
     assert_eq!(within(events.next()).await.unwrap().unwrap().data, "1");
     assert_eq!(within(events.next()).await.unwrap(), None);
     let mut events = within(web.send(&Request::bare(Method::GET), None)).await.unwrap().events();
-    assert_eq!(within(events.next()).await, Err(WebError::TooLarge));
+    assert_eq!(within(events.next()).await, Err(HttpError::TooLarge));
     drop(events);
     within(gone.wait_for(|gone| *gone == 3)).await.unwrap();
 
@@ -261,7 +262,7 @@ async fn connections_have_a_bound_and_whoever_comes_later_waits() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_unasked_is_nobodys_answer() {
+async fn a_message_that_nobody_asked_for_is_nobodys_answer() {
     let server = Server::start(|n| {
         let said = answer("200 OK", &n.to_string());
         Some((if n % 2 == 1 { [said, answer("200 OK", "unasked")].concat() } else { said }, true))
@@ -271,7 +272,7 @@ async fn what_a_server_says_unasked_is_nobodys_answer() {
     for _ in 0..20 {
         match within(web.send(&Request::post("{}"), None)).await {
             Ok(reply) => assert_ne!(within(reply.text()).await.unwrap(), "unasked"),
-            Err(error) => assert!(matches!(error, WebError::Broken(_)), "{error}"),
+            Err(error) => assert!(matches!(error, WebError::Http(HttpError::Broken(_))), "{error}"),
         }
     }
 }
