@@ -1,0 +1,40 @@
+//! The gateway's agent as a caller of its own: behind standard input, and for the page.
+//! Never stands for a caller over HTTP.
+
+use std::sync::Arc;
+
+use sealwire::{Client, RequestBuilder};
+
+use crate::bus::Bus;
+use crate::caller::{BusCaller, Caller};
+
+/// The gateway's agent itself, by name.
+#[derive(Debug)]
+pub(crate) struct Agent(Arc<str>);
+
+impl Agent {
+    /// The agent of this connection.
+    pub(crate) fn of(bus: &Bus) -> Self {
+        Self(bus.agent().into())
+    }
+}
+
+impl BusCaller for Agent {
+    fn request(&self, client: &Client, service: &str) -> RequestBuilder {
+        client.request(service)
+    }
+}
+
+impl Caller for Agent {
+    fn name(&self) -> &Arc<str> {
+        &self.0
+    }
+
+    fn admits(&self, _: &str) -> bool {
+        true
+    }
+
+    fn is_still_valid(&self) -> bool {
+        true
+    }
+}
