@@ -1,0 +1,237 @@
+//! A2A streams: each event is a JSON-RPC response with the id of the request.
+//! Never sends anything after the end of a task, or in its place.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use sealwire::internal::rpc::{self, Id};
+use sealwire::{CallStream, ClientError};
+use sealwire_gateway::dialect::{Admitted, AnswerDeadline, Body, Refusal, data, response};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use crate::fault::{ToA2a as _, translated};
+use crate::run::HOLDS;
+use crate::task::Task;
+
+/// How long an answer may take before it becomes a stream with comments.
+pub(crate) const SILENCE: Duration = Duration::from_secs(15);
+
+/// A complete answer.
+pub(crate) fn whole(id: &Id, result: Box<RawValue>) -> Response<Body> {
+    response(StatusCode::OK, "application/json", text_of(id, result))
+}
+
+/// A response with this result, as JSON.
+fn text_of(id: &Id, result: Box<RawValue>) -> Vec<u8> {
+    rpc::Response::new(id.clone(), Ok(result)).to_bytes()
+}
+
+/// An answer that is a stream of events.
+pub(crate) fn streamed(events: impl Stream<Item = Bytes> + Send + 'static, within: Duration) -> Response<Body> {
+    let body = StreamBody::new(events.map(|event| Ok(Frame::data(event))));
+    let mut answer = Response::new(body.boxed_unsync());
+    answer.extensions_mut().insert(AnswerDeadline(within));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    // Otherwise nginx would buffer the events.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    answer
+}
+
+const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+
+/// Interrupts a stream that waits, for comments and to check the caller.
+struct Watch {
+    id: Id,
+    beat: Interval,
+    /// When to check whether the caller may still receive it.
+    holds: Interval,
+    admitted: Admitted,
+}
+
+impl Watch {
+    fn new(id: Id, admitted: Admitted) -> Self {
+        let every = |time| {
+            let mut every = interval_at(Instant::now() + time, time);
+            every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            every
+        };
+        Self { id, beat: every(SILENCE), holds: every(HOLDS), admitted }
+    }
+
+    /// A comment, or as `Err` the last event.
+    async fn interrupted(&mut self) -> Result<Bytes, Bytes> {
+        loop {
+            tokio::select! {
+                _ = self.holds.tick() => {
+                    if !self.admitted.principal().is_still_valid() {
+                        return Err(self.error(Refusal::ended().to_a2a()));
+                    }
+                }
+                _ = self.beat.tick() => return Ok(COMMENT),
+            }
+        }
+    }
+
+    fn result(&self, result: Box<RawValue>) -> Bytes {
+        data(&text_of(&self.id, result))
+    }
+
+    fn error(&self, refusal: Refusal) -> Bytes {
+        data(&refusal.of(Some(&self.id)).text())
+    }
+}
+
+/// The events of a task.
+pub(crate) struct TaskFollower {
+    task: Arc<Task>,
+    /// The index of the next event.
+    at: usize,
+    /// What is sent before it.
+    first: Option<Box<RawValue>>,
+    /// Whether the call has become a task.
+    is_begun: bool,
+    is_over: bool,
+    /// Dropping it cancels a call that is not a task yet.
+    _client: Option<oneshot::Sender<()>>,
+    watch: Watch,
+}
+
+impl TaskFollower {
+    /// Follows a task from its current state.
+    pub(crate) fn of_task(task: Arc<Task>, id: Id, admitted: Admitted) -> Self {
+        let (first, at) = task.now();
+        let watch = Watch::new(id, admitted);
+        Self { task, at, first: Some(first), is_begun: true, is_over: false, _client: None, watch }
+    }
+
+    /// Follows a call from its beginning.
+    pub(crate) fn of_call(task: Arc<Task>, id: Id, admitted: Admitted, client: oneshot::Sender<()>) -> Self {
+        let watch = Watch::new(id, admitted);
+        Self { task, at: 0, first: None, is_begun: false, is_over: false, _client: Some(client), watch }
+    }
+
+    pub(crate) fn events(self) -> impl Stream<Item = Bytes> + Send {
+        stream::unfold(self, async |mut follow| {
+            let event = follow.next().await?;
+            Some((event, follow))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        while !self.is_over {
+            if let Some(first) = self.first.take() {
+                return Some(self.watch.result(first));
+            }
+            if self.is_begun {
+                if let Some((event, ends)) = self.task.event(self.at) {
+                    self.at += 1;
+                    self.is_over = ends;
+                    return Some(self.watch.result(event));
+                }
+                if self.task.is_over() && self.task.events() <= self.at {
+                    return None;
+                }
+            }
+            tokio::select! {
+                () = self.task.begun(), if !self.is_begun => {
+                    self.is_begun = true;
+                    match self.task.take_outcome() {
+                        Some(outcome) => {
+                            self.is_over = true;
+                            return Some(match outcome {
+                                Ok(result) => self.watch.result(self.task.message_of(&result)),
+                                Err(refusal) => self.watch.error(refusal),
+                            });
+                        }
+                        None => self.first = Some(self.task.as_submitted()),
+                    }
+                }
+                () = self.task.more(self.at), if self.is_begun => {}
+                interrupted = self.watch.interrupted() => {
+                    self.is_over = interrupted.is_err();
+                    return Some(interrupted.unwrap_or_else(|last| last));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The events of a service that is an agent itself.
+pub(crate) struct NativeStream {
+    call: Option<CallStream<Box<RawValue>>>,
+    first: Option<Box<RawValue>>,
+    /// Whether there were events, so that the result would only repeat them.
+    has_events: bool,
+    /// Completes when the call has been without a broker for too long.
+    lost: Pin<Box<dyn Future<Output = bool> + Send>>,
+    watch: Watch,
+}
+
+impl NativeStream {
+    pub(crate) fn new(id: Id, admitted: Admitted, lost: Pin<Box<dyn Future<Output = bool> + Send>>) -> Self {
+        let watch = Watch::new(id, admitted);
+        Self { call: None, first: None, has_events: false, lost, watch }
+    }
+
+    pub(crate) fn begin(&mut self, first: Box<RawValue>) {
+        self.first = Some(first);
+        self.has_events = true;
+    }
+
+    pub(crate) fn events(mut self, call: Option<CallStream<Box<RawValue>>>) -> impl Stream<Item = Bytes> + Send {
+        self.call = call;
+        stream::unfold(self, async |mut native| {
+            let event = native.next().await?;
+            Some((event, native))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(self.watch.result(first));
+        }
+        let call = self.call.as_mut()?;
+        tokio::select! {
+            part = call.next() => match part {
+                Some(Ok(part)) => {
+                    self.has_events = true;
+                    Some(self.watch.result(part))
+                }
+                Some(Err(error)) => Some(self.failed(&error)),
+                None => match self.call.take()?.finish().await {
+                    Ok(_) if self.has_events => None,
+                    Ok(result) => Some(self.watch.result(result)),
+                    Err(error) => Some(self.failed(&error)),
+                },
+            },
+            // Unknown even if `lost` says that it was not sent: the task that sends may just have done so.
+            _ = &mut self.lost => {
+                self.call = None;
+                Some(self.watch.error(Refusal::lost().to_a2a()))
+            }
+            interrupted = self.watch.interrupted() => {
+                if interrupted.is_err() {
+                    self.call = None;
+                }
+                Some(interrupted.unwrap_or_else(|last| last))
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &ClientError) -> Bytes {
+        self.call = None;
+        self.watch.error(translated(self.watch.admitted.expose(), error))
+    }
+}
