@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use crate::load::Side;
-use crate::tally::{Failed, Latency, Tally};
+use crate::bench::span::Side;
+use crate::bench::tally::{Failed, Latency, Tally};
 
 /// Everything that was measured.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Calls of the service.
-    pub sealwire: Option<Measured>,
+    pub sealwire: Option<SideReport>,
     /// Bare requests beside them.
-    pub bare: Option<Measured>,
+    pub bare: Option<SideReport>,
     /// Whether it was stopped before its end.
     pub stopped: bool,
 }
 
 /// What was measured of one side.
 #[derive(Debug)]
-pub struct Measured {
+pub struct SideReport {
     tally: Tally,
     window: Duration,
     cpu: Vec<Cpu>,
@@ -61,7 +61,7 @@ impl Report {
             Side::Sealwire => &mut self.sealwire,
             Side::Bare => &mut self.bare,
         };
-        measured.get_or_insert_with(Measured::new).add(sample);
+        measured.get_or_insert_with(SideReport::new).add(sample);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-impl Measured {
+impl SideReport {
     fn new() -> Self {
         Self { tally: Tally::new(), window: Duration::ZERO, cpu: Vec::new(), cpu_calls: 0, turns: Vec::new() }
     }
@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn a_ratio_is_of_turns_that_followed_each_other_and_says_how_far_it_spreads() {
-        let side = |rates: [f64; 4]| Measured {
+        let side = |rates: [f64; 4]| SideReport {
             turns: rates.map(|rate| (rate, Some(1.0 / rate))).into(),
             window: Duration::from_secs(4),
-            ..Measured::new()
+            ..SideReport::new()
         };
         let report = Report {
             sealwire: Some(side([10.0, 20.0, 30.0, 50.0])),

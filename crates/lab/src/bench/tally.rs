@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sealwire::client::{ClientError, ErrorKind};
+use sealwire::ClientError;
+use sealwire::errors::ErrorKind;
 
-use crate::load::Span;
+use crate::bench::span::Span;
 
 /// How long calls with a result took.
 #[derive(Debug, Clone)]
@@ -79,7 +80,9 @@ impl Fault {
     /// Faults with the same key are counted together.
     fn key(&self) -> Key {
         match self {
-            Self::Call(error) => (Some(error.kind()), error.remote().map(sealwire::RpcError::code)),
+            Self::Call(error) => {
+                (Some(error.kind()), error.remote().map(|remote| (remote.code(), remote.is_application())))
+            }
             Self::Bare(_) => (None, None),
         }
     }
@@ -90,7 +93,7 @@ impl Fault {
     }
 }
 
-type Key = (Option<ErrorKind>, Option<i32>);
+type Key = (Option<ErrorKind>, Option<(i32, bool)>);
 
 /// Calls that failed in the same way.
 #[derive(Debug)]
@@ -205,7 +208,7 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use sealwire::rpc::RpcError;
+    use sealwire::RpcError;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A process of this machine whose processor time is reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchedProcess {
     /// Its name in the report.
     pub name: String,
     /// Its process id.
@@ -17,13 +17,13 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// The processor time of a process, or of threads, until now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Spent {
+pub(crate) struct CpuTime {
     /// When the process was started, which no other process with the same id shares; 0 for this process' own threads.
     started: u64,
     time: Duration,
 }
 
-impl Spent {
+impl CpuTime {
     /// All threads of a process, including those that have ended; `None` if there is no such process.
     pub(crate) fn by(pid: u32) -> Option<Self> {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
@@ -63,13 +63,13 @@ mod tests {
     fn a_process_is_known_by_its_start_whatever_its_name_is() {
         let stat =
             "7 (a) b (c)) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 3 0 9999 1000 100 18446744073709551615 1";
-        let spent = Spent::parse(stat).unwrap();
-        assert_eq!(spent, Spent { started: 9999, time: Duration::from_secs(3) });
-        let later = Spent { time: Duration::from_secs(4), ..spent };
+        let spent = CpuTime::parse(stat).unwrap();
+        assert_eq!(spent, CpuTime { started: 9999, time: Duration::from_secs(3) });
+        let later = CpuTime { time: Duration::from_secs(4), ..spent };
         assert_eq!(later.since(spent), Some(Duration::from_secs(1)));
-        assert_eq!(Spent { started: 10_000, ..later }.since(spent), None);
+        assert_eq!(CpuTime { started: 10_000, ..later }.since(spent), None);
         for broken in ["", "7", "7 (a", "7 (a) S 1 2 3"] {
-            assert_eq!(Spent::parse(broken), None, "{broken}");
+            assert_eq!(CpuTime::parse(broken), None, "{broken}");
         }
     }
 }

@@ -7,52 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join_all};
-use sealwire::client::{Client, ClientError};
-use tokio::runtime::Builder;
+use sealwire::Client;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::bare::{Exchange, RESPONDER, Requester, Responder};
-use crate::cpu::{Spent, Watched};
-use crate::load::{Share, Side, Span};
-use crate::plan::{Plan, PlanError};
-use crate::report::{Cpu, Report, Sample};
-use crate::tally::Tally;
-
-/// Why nothing was measured.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BenchError {
-    /// The plan cannot be carried out.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// One of the connections failed.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// The broker does not permit its user what bare requests need.
-    #[error("the broker does not let this user exchange bare requests: {0}")]
-    BareForbidden(String),
-    /// Bare requests do not work for another reason.
-    #[error("{0}")]
-    Bare(String),
-    /// A process to watch does not exist.
-    #[error("there is no process {pid} (`{name}`) here to read the processor time of")]
-    NoProcess {
-        /// Its name in the report.
-        name: String,
-        /// Its process id.
-        pid: u32,
-    },
-    /// The system provides no thread.
-    #[error("cannot start an event loop or a thread: {0}")]
-    Thread(#[from] std::io::Error),
-    /// A thread has ended, which is a bug in this library.
-    #[error("a thread of the load has ended")]
-    Ended,
-    /// It was stopped before anything was measured.
-    #[error("stopped before anything was measured")]
-    Stopped,
-}
+use crate::bench::bare::{Exchange, RESPONDER, Requester, Responder};
+use crate::bench::cpu::{CpuTime, WatchedProcess};
+use crate::bench::error::BenchError;
+use crate::bench::load::Share;
+use crate::bench::plan::Plan;
+use crate::bench::report::{Cpu, Report, Sample};
+use crate::bench::span::{Side, Span};
+use crate::bench::tally::Tally;
+use crate::bench::thread::thread;
 
 /// How far the measurement is.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +57,7 @@ pub async fn run(
 ) -> Result<Report, BenchError> {
     plan.check()?;
     for watched in &plan.watched {
-        if Spent::by(watched.pid).is_none() {
+        if CpuTime::by(watched.pid).is_none() {
             return Err(BenchError::NoProcess { name: watched.name.clone(), pid: watched.pid });
         }
     }
@@ -150,7 +117,7 @@ struct Crew {
     workers: Vec<Worker>,
     warmup: Duration,
     duration: Duration,
-    watched: Vec<Watched>,
+    watched: Vec<WatchedProcess>,
     done: Arc<AtomicU64>,
     responder: Option<Responder>,
 }
@@ -262,13 +229,13 @@ impl Crew {
     }
 
     /// Processor time so far, of everything that takes part.
-    fn spent(&self, side: Side) -> Vec<(String, Option<Spent>)> {
+    fn spent(&self, side: Side) -> Vec<(String, Option<CpuTime>)> {
         let own = match side {
             Side::Sealwire => vec![("client", "load-")],
             Side::Bare => vec![("client", "load-"), ("responder", RESPONDER)],
         };
-        let own = own.into_iter().map(|(name, threads)| (name.to_owned(), Spent::by_threads(threads)));
-        let watched = self.watched.iter().map(|watched| (watched.name.clone(), Spent::by(watched.pid)));
+        let own = own.into_iter().map(|(name, threads)| (name.to_owned(), CpuTime::by_threads(threads)));
+        let watched = self.watched.iter().map(|watched| (watched.name.clone(), CpuTime::by(watched.pid)));
         own.chain(watched).collect()
     }
 
@@ -287,18 +254,4 @@ async fn obey(share: Share, mut orders: mpsc::UnboundedReceiver<Order>) {
         drop(answer.send(share.work(side, &span).await));
     }
     drop(timeout(CLOSED_WITHIN, share.client.close()).await);
-}
-
-/// Runs `work` on a thread and a runtime of its own: with more threads, a runtime takes twice the processor time for the same calls.
-pub(crate) fn thread<F>(name: String, work: impl FnOnce() -> F + Send + 'static) -> std::io::Result<()>
-where
-    F: Future<Output = ()>,
-{
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name(name).spawn(move || {
-        runtime.block_on(work());
-        // The look-up of a name may hang: it ends with the process.
-        runtime.shutdown_background();
-    })?;
-    Ok(())
 }

@@ -4,17 +4,19 @@
 mod bare;
 mod cpu;
 mod crew;
+mod error;
 mod load;
 mod pace;
 mod plan;
 mod report;
-mod svg;
+mod span;
 mod tally;
+mod thread;
 
-pub use bare::{BARE_SUBJECTS, Bare};
-pub use cpu::Watched;
-pub use crew::{BenchError, Progress, run};
-pub use plan::{Load, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_RATE, Plan, PlanError, Shape, Target};
-pub use report::{Measured, Report, Spread};
-pub use svg::curve;
+pub use bare::BARE_SUBJECTS;
+pub use cpu::WatchedProcess;
+pub use crew::{Progress, run};
+pub use error::BenchError;
+pub use plan::{Bare, Load, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_RATE, Plan, PlanError, Shape, Target};
+pub use report::{Report, SideReport, Spread};
 pub use tally::{Failed, Fault, Latency};

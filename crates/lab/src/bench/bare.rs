@@ -2,33 +2,24 @@
 //! nothing were signed, checked or decided.
 //! Never publishes or subscribes outside its own subjects.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event, HeaderMap, Request, RequestErrorKind};
+use async_nats::{Client, Event, HeaderMap, Request, RequestErrorKind};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use sealwire::client::ClientError;
-use sealwire::wire::{Endpoint, Nonce, RequestSigner, Signed};
-use sealwire::{BusConfig, Clock as _, Name, SystemClock, auth};
+use sealwire::internal::nats::library_options;
+use sealwire::internal::wire::{Endpoint, Nonce, RequestSigner, Signed};
+use sealwire::{BusConfig, ClientError, Clock as _, Name, SystemClock};
 use tokio::sync::oneshot;
 
-use crate::crew::BenchError;
-use crate::plan::{MAX_IN_FLIGHT, Shape, Target};
-use crate::tally::Fault;
+use crate::bench::error::BenchError;
+use crate::bench::plan::{Bare, MAX_IN_FLIGHT, Shape, Target};
+use crate::bench::tally::Fault;
+use crate::bench::thread::thread;
 
 /// What the broker's user must be permitted to publish and subscribe to for bare requests.
 pub const BARE_SUBJECTS: &str = "sealwire-bench.>";
-
-/// Bare requests to compare with.
-#[derive(Debug)]
-pub struct Bare {
-    /// The broker, and the login for it.
-    pub bus: BusConfig,
-    /// The size of a call's result, in bytes.
-    pub result_bytes: usize,
-}
 
 /// The size of a response around its result.
 const AROUND_RESULT: usize = r#"{"jsonrpc":"2.0","result":,"id":1000000}"#.len();
@@ -77,7 +68,8 @@ impl Exchange {
     async fn connect(&self) -> Result<(Client, Complaints), BenchError> {
         let complaints = Complaints::default();
         let heard = complaints.clone();
-        let mut options = ConnectOptions::new()
+        let (options, addresses) = library_options(&self.bus).map_err(ClientError::from)?;
+        let options = options
             .name("sealwire bench, bare")
             .custom_inbox_prefix(&self.inbox)
             .connection_timeout(PATIENCE)
@@ -87,34 +79,7 @@ impl Exchange {
                 heard.hear(event);
                 async {}
             });
-        let bus = &self.bus;
-        bus.check().map_err(ClientError::from)?;
-        let secret = |path: &Path| auth::read_secret(path).map_err(|error| BenchError::Bare(error.to_string()));
-        if let Some(user) = &bus.user {
-            let password = match &bus.password_file {
-                Some(file) => secret(file)?.trim_end_matches(['\r', '\n']).to_owned(),
-                None => bus.password.as_ref().map(|password| password.to_string()).unwrap_or_default(),
-            };
-            options = options.user_and_password(user.clone(), password);
-        }
-        if let Some(token) = &bus.token {
-            options = options.token(token.to_string());
-        }
-        let seed = match &bus.nkey_seed_file {
-            Some(file) => Some(secret(file)?.trim().to_owned()),
-            None => bus.nkey_seed.as_ref().map(|seed| seed.to_string()),
-        };
-        if let Some(seed) = seed {
-            options = options.nkey(seed);
-        }
-        if let Some(ca) = &bus.tls_ca {
-            options = options.add_root_certificates(ca.clone());
-        }
-        if let (Some(cert), Some(key)) = (&bus.tls_cert, &bus.tls_key) {
-            options = options.add_client_certificate(cert.clone(), key.clone());
-        }
-        options = options.require_tls(bus.tls_ca.is_some() || bus.urls.iter().any(|url| url.starts_with("tls://")));
-        let client = options.connect(bus.urls.as_slice()).await;
+        let client = options.connect(addresses).await;
         let client = client.map_err(|error| BenchError::Bare(format!("no connection for bare requests: {error}")))?;
         Ok((client, complaints))
     }
@@ -160,9 +125,7 @@ async fn authorization(target: &Target) -> Result<usize, BenchError> {
         now_ms: SystemClock.now_ms(),
         valid_s: 30,
         timeout_ms: u64::try_from(target.deadline.as_millis()).ok(),
-        idempotency_key: None,
-        window: None,
-        traceparent: None,
+        ..Signed::default()
     });
     Ok(signed.authorization.len())
 }
@@ -183,7 +146,7 @@ impl Responder {
         let (stop, stopped) = oneshot::channel();
         let (tell, told) = oneshot::channel();
         let answering = exchange.clone();
-        crate::crew::thread(RESPONDER.to_owned(), move || async move {
+        thread(RESPONDER.to_owned(), move || async move {
             match subscribed(&answering).await {
                 Ok((client, requests, complaints)) => {
                     // The caller may have been stopped meanwhile.

@@ -54,12 +54,12 @@ const FAR: Duration = Duration::from_secs(10 * 86_400);
 /// milliseconds, which is more than many calls take.
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    told: Arc<Told>,
+    told: Arc<SharedProgress>,
     _stop: Sender<()>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct SharedProgress {
     due: AtomicU64,
     changed: Notify,
 }
@@ -70,7 +70,7 @@ const FINEST: Duration = Duration::from_micros(50);
 impl Pacer {
     /// Begins to count the first `total` calls of `schedule` as they become due.
     pub(crate) fn start(index: usize, schedule: Schedule, total: u64) -> std::io::Result<Self> {
-        let told = Arc::<Told>::default();
+        let told = Arc::<SharedProgress>::default();
         let (stop, stopped) = channel::<()>();
         let telling = Arc::clone(&told);
         std::thread::Builder::new().name(format!("pace-{index}")).spawn(move || {

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use sealwire::client::Credentials;
+use sealwire::{BusConfig, Credentials};
 use serde_json::value::RawValue;
 
-use crate::bare::Bare;
-use crate::cpu::Watched;
+use crate::bench::cpu::WatchedProcess;
 
 /// A measurement.
 #[derive(Debug)]
@@ -24,7 +23,16 @@ pub struct Plan {
     /// Bare requests to compare with.
     pub bare: Option<Bare>,
     /// Processes whose processor time is reported.
-    pub watched: Vec<Watched>,
+    pub watched: Vec<WatchedProcess>,
+}
+
+/// Bare requests to compare with.
+#[derive(Debug)]
+pub struct Bare {
+    /// The broker, and the login for it.
+    pub bus: BusConfig,
+    /// The size of a call's result, in bytes.
+    pub result_bytes: usize,
 }
 
 /// What is called.

@@ -9,59 +9,16 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use sealwire::client::{Client, ClientError, RequestBuilder};
+use sealwire::{Client, ClientError, RequestBuilder};
 use serde::de::IgnoredAny;
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until, timeout};
 
-use crate::bare::Requester;
-use crate::pace::{Pacer, Schedule};
-use crate::plan::{Load, Shape, Target};
-use crate::tally::{Outcome, Tally};
-
-/// Which side is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Sealwire,
-    Bare,
-}
-
-/// When calls begin, and which of them count.
-#[derive(Debug, Clone)]
-pub(crate) struct Span {
-    start: Instant,
-    from: Instant,
-    /// The end of the window; earlier once it was stopped.
-    to: Cell<Instant>,
-}
-
-impl Span {
-    /// A span with calls for `lead`, and then those that count for `window`.
-    pub(crate) fn begin_at(start: Instant, lead: Duration, window: Duration) -> Self {
-        let from = start + lead;
-        Self { start, from, to: Cell::new(from + window) }
-    }
-
-    /// Where the window begins.
-    pub(crate) fn from(&self) -> Instant {
-        self.from
-    }
-
-    /// Where it ends.
-    pub(crate) fn to(&self) -> Instant {
-        self.to.get()
-    }
-
-    /// Ends it now, if it has not ended.
-    pub(crate) fn stop(&self, now: Instant) {
-        self.to.set(self.to().min(now));
-    }
-
-    /// Whether this is within the window.
-    pub(crate) fn has(&self, at: Instant) -> bool {
-        self.from <= at && at < self.to()
-    }
-}
+use crate::bench::bare::Requester;
+use crate::bench::pace::{Pacer, Schedule};
+use crate::bench::plan::{Load, Shape, Target};
+use crate::bench::span::{Side, Span};
+use crate::bench::tally::{Outcome, Tally};
 
 /// How long calls under way have left once the measurement is stopped. The command goes on for less than a second after a signal.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(200);

@@ -1,0 +1,113 @@
+//! What each connection may do at the broker: the table of SPEC.md §19.
+//! Never grants `allow_responses`: callers choose reply subjects, and it would let a service publish to any of them.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+use crate::bench::BARE_SUBJECTS;
+
+/// The subjects that a user may publish and subscribe to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permissions {
+    publish: Vec<String>,
+    /// Exceptions from `publish`.
+    deny: Vec<String>,
+    subscribe: Vec<String>,
+}
+
+impl Permissions {
+    /// An agent to which policies leave only these requests, with the subjects of its inbox.
+    pub fn narrow_agent(
+        publish: impl IntoIterator<Item = String>,
+        deny: impl IntoIterator<Item = String>,
+        inboxes: impl IntoIterator<Item = String>,
+    ) -> Self {
+        Self { deny: deny.into_iter().collect(), ..Self::new(publish, inboxes) }
+    }
+
+    /// A responder of `sealwire authd`: it takes the brokers' questions and answers them, alone with its like in an account.
+    pub fn responder() -> Self {
+        Self::new(["$SYS._INBOX.>".to_owned()], ["$SYS.REQ.USER.AUTH".to_owned()])
+    }
+
+    /// An agent: its own request subjects at any service, control of its own calls, and its own inbox.
+    pub fn agent(agent: &str) -> Self {
+        // `>` does not match the subject without a further token.
+        let publish = [format!("rpc.v1.*.{agent}"), format!("rpc.v1.*.{agent}.>"), format!("rpc.v1-ctl.*.{agent}.>")];
+        Self::new(publish, [format!("_INBOX.{agent}.>")])
+    }
+
+    /// A service: answers to any inbox, and to `$SRV`. Its replicas talk to each other on subjects where no other user may publish,
+    /// separate from its guard's inbox, which it must not hear.
+    pub fn service(service: &str) -> Self {
+        let own = format!("_SVC.{service}.replica.>");
+        let asked = ["PING", "INFO", "STATS"].into_iter().flat_map(|verb| {
+            [format!("$SRV.{verb}"), format!("$SRV.{verb}.{service}"), format!("$SRV.{verb}.{service}.*")]
+        });
+        let heard = [format!("rpc.v1.{service}.>"), format!("rpc.v1-ctl.{service}.>"), own.clone()];
+        Self::new(["_INBOX.>".to_owned(), own], heard.into_iter().chain(asked))
+    }
+
+    /// The shared replay guard of a service: its nonces, and what it needs to find, create, verify and remove their streams. A user
+    /// who may create a stream can have it collect any subject and republish to any other, whatever else is denied. So this user is
+    /// alone in its own account, where there is nothing but these streams.
+    pub fn guard(environment: &str, service: &str) -> Self {
+        let api = ["NAMES", "INFO.*", "MSG.GET.*", "CREATE.*", "DELETE.*"]
+            .into_iter()
+            .map(|verb| format!("$JS.API.STREAM.{verb}"));
+        Self::new(
+            std::iter::once(format!("rg.{environment}.{service}.>")).chain(api),
+            [format!("_SVC.{service}.guard.>")],
+        )
+    }
+
+    /// An operator's tools: they ask which services are there.
+    pub fn tools(tool: &str) -> Self {
+        Self::new(["$SRV.>".to_owned()], [format!("_INBOX.{tool}.>")])
+    }
+
+    /// The bare requests of `sealwire bench`, on subjects that no calls or answers use.
+    pub fn bench() -> Self {
+        Self::new([BARE_SUBJECTS.to_owned()], [BARE_SUBJECTS.to_owned()])
+    }
+
+    /// Everything.
+    pub fn all() -> Self {
+        Self::new([">".to_owned()], [">".to_owned()])
+    }
+
+    fn new(publish: impl IntoIterator<Item = String>, subscribe: impl IntoIterator<Item = String>) -> Self {
+        Self { publish: publish.into_iter().collect(), deny: Vec::new(), subscribe: subscribe.into_iter().collect() }
+    }
+
+    /// What may be published, and what not. To a broker, an empty list of what is allowed means everything.
+    fn publishing(&self) -> (&[String], Vec<String>) {
+        let all = self.publish.is_empty().then(|| ">".to_owned());
+        (&self.publish, all.into_iter().chain(self.deny.iter().cloned()).collect())
+    }
+
+    /// As in the JWT of a user, or in the template of a scoped signing key.
+    pub fn claims(&self) -> Value {
+        let (allow, deny) = self.publishing();
+        let lists =
+            [("allow", allow), ("deny", deny.as_slice())].into_iter().filter(|(_, subjects)| !subjects.is_empty());
+        let publish: Map<String, Value> =
+            lists.map(|(member, subjects)| (member.to_owned(), subjects.into())).collect();
+        json!({ "pub": publish, "sub": { "allow": self.subscribe } })
+    }
+}
+
+/// As written in nats-server's configuration.
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |subjects: &[String]| subjects.iter().map(|s| format!("\"{s}\"")).collect::<Vec<_>>().join(", ");
+        let (allow, deny) = self.publishing();
+        match (allow, deny.as_slice()) {
+            (allow, []) => write!(f, "{{ publish: [{}]", list(allow)),
+            ([], deny) => write!(f, "{{ publish: {{ deny: [{}] }}", list(deny)),
+            (allow, deny) => write!(f, "{{ publish: {{ allow: [{}], deny: [{}] }}", list(allow), list(deny)),
+        }?;
+        write!(f, ", subscribe: [{}] }}", list(&self.subscribe))
+    }
+}
