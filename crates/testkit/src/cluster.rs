@@ -36,7 +36,7 @@ impl Cluster {
                 links.push(link);
             }
             // Nodes tell each other their addresses; this one leads nowhere, so that only the links are used. Clients are told none, so
-            // that a client behind a door has no other way.
+            // that a client behind a gateway has no other way.
             let config = format!(
                 "server_name: n{node}\ncluster {{ name: test, listen: \"127.0.0.1:{}\", advertise: \"127.0.0.1:1\", \
                  no_advertise: true, routes: [{}] }}\n",
@@ -58,7 +58,7 @@ impl Cluster {
     pub fn bus(&self, first: usize) -> BusConfig {
         let size = self.nodes.len();
         let urls = (0..size).map(|step| self.nodes[(first + step) % size].url()).collect();
-        BusConfig { urls, ..BusConfig::default() }
+        BusConfig { urls, no_randomize: true, ..BusConfig::default() }
     }
 
     /// The address of one node alone.
@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     /// A way to one node alone, which a test can cut.
-    pub async fn door(&self, node: usize) -> (BusConfig, Link) {
+    pub async fn proxy(&self, node: usize) -> (BusConfig, Link) {
         let link = Link::open(node, node, self.nodes[node].port()).await;
         (BusConfig::open(&format!("nats://127.0.0.1:{}", link.port)), link)
     }

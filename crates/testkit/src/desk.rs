@@ -8,18 +8,20 @@ use async_nats::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{KeyInit as _, Mac as _};
-use sealwire::auth::{
-    IssueRequest, KeyEntry, KeyRing, KeyRingFile, LocalGuard, NonceLimits, ProofAlgorithm, ReplayGuard, TimeFloor,
-    TokenIssuer, TokenRules, TokenVerifier, Verifier, Window,
+use sealwire::configure::{AgentKey, ProofAlgorithm};
+use sealwire::decide::Methods;
+use sealwire::internal::auth::{
+    IssueRequest, KeyEntry, KeyRing, KeyRingFile, LocalGuard, NonceLimits, ReplayGuard, TimeFloor, TokenIssuer,
+    TokenRules, TokenVerifier, Verifier, Window,
 };
-use sealwire::policy::{Methods, PolicySet};
-use sealwire::rpc::RpcError;
-use sealwire::service::{BuildError, Builder, Ctx, Ready, Router, Service, ServiceLimits, WantsMethods};
-use sealwire::wire::{
-    AgentKey, Delivery, Endpoint, Expectation, HmacKey, ProofClaims, RequestSigner, Sealed, ServiceKey, Signed,
-    SignedRequest, WireLimits,
+use sealwire::internal::wire::{
+    Endpoint, Expectation, HmacKey, ProofClaims, RequestSigner, ServiceKey, Signed, SignedRequest, WireLimits,
 };
-use sealwire::{Clock as _, ManualClock, MethodName, Name, SystemClock};
+use sealwire::serve::{Builder, Delivery, Ready, Sealed, WantsMethods};
+use sealwire::{
+    BuildError, Clock as _, Ctx, ManualClock, MethodName, Name, PolicySet, Router, RpcError, Service, ServiceLimits,
+    SystemClock,
+};
 use serde_json::Value;
 use sha2::Digest as _;
 
@@ -181,7 +183,7 @@ impl Desk {
     }
 
     /// Loads a folder against the service's methods.
-    pub fn load_policy(&self, folder: &Path) -> Result<PolicySet, sealwire::policy::PolicyErrors> {
+    pub fn load_policy(&self, folder: &Path) -> Result<PolicySet, sealwire::errors::PolicyErrors> {
         let names = self.service.counters().methods().map(|(name, _)| MethodName::new(name).unwrap());
         PolicySet::load(folder, &names.fold(Methods::new(), Methods::with)).map(|(set, _)| set)
     }
@@ -236,9 +238,7 @@ impl Desk {
             now_ms: self.clock.now_ms(),
             valid_s: 30,
             timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap()),
-            idempotency_key: None,
-            window: None,
-            traceparent: None,
+            ..Signed::default()
         });
         envelope(subject, reply, payload, signed)
     }

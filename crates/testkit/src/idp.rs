@@ -10,7 +10,7 @@ use aws_lc_rs::signature::{
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
-use sealwire::auth::{KeySet, Symmetric, TokenAlgorithm, TokenRules, TokenVerifier};
+use sealwire::internal::auth::{KeySet, Symmetric, TokenAlgorithm, TokenRules, TokenVerifier};
 use serde_json::{Value, json};
 use sha2::Sha256;
 

@@ -5,14 +5,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "for tests")]
 
 pub mod cluster;
+pub mod collector;
+pub mod compiler;
 pub mod desk;
 pub mod idp;
 pub mod jsonrpc_examples;
+pub mod operator;
 pub mod page;
 pub mod policies;
 pub mod python;
 pub mod raw;
 pub mod replay;
+pub mod scripted;
 pub mod site;
 pub mod slow;
 
@@ -209,7 +213,7 @@ pub async fn settle(client: &async_nats::Client) {
 }
 
 /// Publishes an answer on a connection of the client library.
-pub async fn publish(client: &async_nats::Client, sealed: sealwire::wire::Sealed) {
+pub async fn publish(client: &async_nats::Client, sealed: sealwire::serve::Sealed) {
     let (to, payload) = (sealed.to().to_owned(), sealed.payload().clone());
     match sealed.headers() {
         Some(headers) => within(SOON, client.publish_with_headers(to, headers.clone(), payload)).await.unwrap(),

@@ -3,6 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
+/// Compiles the code of this page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/start/services.md")]
+struct ServicesPage;
+
 /// A piece of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece<'p> {

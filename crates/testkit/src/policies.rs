@@ -1,8 +1,8 @@
 //! Callers, questions and policies from texts, for the tests of policies.
 
-use sealwire::Name;
-use sealwire::auth::Caller;
-use sealwire::policy::{Decision, Finding, Methods, PolicyErrors, PolicySet, Question};
+use sealwire::decide::{Finding, Methods};
+use sealwire::errors::PolicyErrors;
+use sealwire::{Caller, Decision, Name, PolicySet, Question};
 use serde_json::value::RawValue;
 
 /// Monday, 2026-09-21 14:13:20 UTC.

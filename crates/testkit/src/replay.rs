@@ -1,7 +1,7 @@
 //! What the tests of replay guards offer.
 //! Never signed: a guard is asked only after the proof was verified.
 
-use sealwire::auth::Nonce;
+use sealwire::internal::wire::Nonce;
 use sealwire::{Clock as _, SystemClock};
 
 /// A message issued now.

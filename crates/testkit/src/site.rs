@@ -8,17 +8,20 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::StatusCode;
 use futures_util::StreamExt as _;
-use sealwire::auth::{IssueRequest, KeyEntry, KeyRingFile, TokenIssuer, write_secret, write_service_key};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Running, ServeError, ServeOptions, State};
-use sealwire::wire::{AgentKey, Endpoint, Expectation, RequestSigner, ServiceKey, Signed, SignedRequest};
-use sealwire::{BusConfig, Clock as _, Config, Name, SystemClock};
+use sealwire::configure::AgentKey;
+use sealwire::internal::auth::{IssueRequest, KeyEntry, KeyRingFile, TokenIssuer, write_service_key};
+use sealwire::internal::files::write_secret;
+use sealwire::internal::wire::{Endpoint, Expectation, RequestSigner, ServiceKey, Signed, SignedRequest};
+use sealwire::serve::State;
+use sealwire::{
+    BusConfig, Clock as _, Config, Ctx, Name, Router, RpcError, Running, ServeError, ServeOptions, SystemClock,
+};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::{SOON, within};
 
-/// A folder with everything that a service `test/site` is configured from.
+/// A folder with everything that a service, `test/site` unless named, is configured from.
 pub struct Site {
     pub folder: tempfile::TempDir,
     pub issuer: TokenIssuer,
@@ -37,19 +40,25 @@ pub const POLICY: &str = "[role.worker]\nallow = [\"site/*\"]\n";
 
 impl Site {
     pub fn new(url: &str) -> Self {
+        Self::of_service(url, "site", &["ann", "bob"])
+    }
+
+    /// The same of another service, for other agents.
+    pub fn of_service(url: &str, service: &str, agents: &[&str]) -> Self {
         let folder = in_memory();
-        let endpoint = Endpoint::new(Name::new("test").unwrap(), Name::new("site").unwrap());
+        let endpoint = Endpoint::new(Name::new("test").unwrap(), Name::new(service).unwrap());
         let site = Self {
             folder,
             issuer: TokenIssuer::generate("https://issuer.test").unwrap(),
             endpoint,
             url: url.to_owned(),
         };
-        site.write_ring(&["ann", "bob"]);
+        site.write_ring(agents);
         std::fs::write(site.path("jwks.json"), site.issuer.public_jwks()).unwrap();
         std::fs::create_dir(site.path("policies")).unwrap();
         std::fs::write(site.path("policies/policy.toml"), POLICY).unwrap();
-        let key = ServiceKey::generate("svc:test/site:1", site.endpoint.audience()).unwrap();
+        let kid = format!("svc:{}:1", site.endpoint.audience());
+        let key = ServiceKey::generate(&kid, site.endpoint.audience()).unwrap();
         write_service_key(&site.path("service-key.json"), &key).unwrap();
         site.write_config("");
         site
@@ -73,9 +82,10 @@ impl Site {
     /// from a second after its start.
     pub fn write_config(&self, more: &str) {
         let text = format!(
-            "environment = \"test\"\nservice = \"site\"\n[nats]\nurls = [\"{}\"]\n[keys]\nring = \"ring.json\"\n\
+            "environment = \"test\"\nservice = \"{}\"\n[nats]\nurls = [\"{}\"]\n[keys]\nring = \"ring.json\"\n\
              service_key = \"service-key.json\"\n[[tokens.issuer]]\nissuer = \"https://issuer.test\"\n\
              jwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n[replay]\nskew_s = 1\n{more}",
+            self.endpoint.service(),
             self.url
         );
         std::fs::write(self.path("sealwire.toml"), text).unwrap();
@@ -127,7 +137,7 @@ impl Site {
 }
 
 impl Served {
-    pub fn spawn(service: sealwire::service::Service, bus: BusConfig, options: ServeOptions) -> Self {
+    pub fn spawn(service: sealwire::Service, bus: BusConfig, options: ServeOptions) -> Self {
         let (stop, stopped) = oneshot::channel();
         let slot: Arc<Mutex<Option<Running>>> = Arc::default();
         let started = Arc::clone(&slot);
@@ -210,18 +220,7 @@ pub fn sign(signer: &RequestSigner, subject: &str, reply: &str, payload: &str, t
 
 /// What is signed now, for half a minute, without anything optional.
 pub fn signed_now<'a>(subject: &'a str, reply: &'a str, payload: &'a [u8], token: &'a str) -> Signed<'a> {
-    Signed {
-        subject,
-        reply,
-        payload,
-        token,
-        now_ms: SystemClock.now_ms(),
-        valid_s: 30,
-        timeout_ms: None,
-        idempotency_key: None,
-        window: None,
-        traceparent: None,
-    }
+    Signed { subject, reply, payload, token, now_ms: SystemClock.now_ms(), valid_s: 30, ..Signed::default() }
 }
 
 /// What became of a call.
@@ -279,7 +278,7 @@ impl Caller {
 
     /// Signs a payload; the reply subject is new each time.
     pub fn sign(&self, payload: &str) -> (String, HeaderMap, Expectation) {
-        let reply = format!("{}.{}", self.0.inbox, sealwire::auth::Nonce::random().to_text());
+        let reply = format!("{}.{}", self.0.inbox, sealwire::internal::wire::Nonce::random().to_text());
         let signed = sign(&self.0.signer, &self.0.subject, &reply, payload, &self.0.token);
         let mut headers = HeaderMap::new();
         headers.insert("Authorization", signed.authorization.as_str());
