@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod discover;
 pub(crate) mod notify;
+mod outcome;
 pub(crate) mod reach;
 mod repeat;
 pub(crate) mod send;
@@ -18,9 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use sealwire::client::{Client, ClientError, Credentials, ErrorKind, HintKind, RequestBuilder};
-use sealwire::rpc::{RpcError, code};
-use sealwire::{BusError, MethodName, Name};
+use sealwire::errors::{BusError, ErrorKind, HintKind, code};
+use sealwire::{Client, ClientError, Credentials, MethodName, Name, RequestBuilder, RpcError};
 use serde_json::value::RawValue;
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -296,7 +296,7 @@ fn stopped(error: &ClientError, signals: &Signals) -> Option<Failure> {
     match error {
         ClientError::Cancelled { sent: false } => Some(unsent()),
         ClientError::Cancelled { sent: true } => Some(ended_by_signal(false)),
-        ClientError::Remote(error) if error.code() == code::CANCELLED && signals.has_come() => {
+        ClientError::Remote(error) if error.profile_code() == Some(code::CANCELLED) && signals.has_come() => {
             Some(ended_by_signal(true))
         }
         _ => None,
@@ -324,27 +324,34 @@ fn failure(error: ClientError) -> Failure {
         ClientError::Token(_) => failure.help(
             "`sealwire token inspect` shows what it contains; for development: sealwire token issue … --out FILE",
         ),
-        ClientError::Invalid(sealwire::client::InvalidRequest::NoServiceKey { service }) => {
+        ClientError::Invalid(sealwire::errors::InvalidRequest::NoServiceKey { service }) => {
             failure.help(format!("sealwire keys pin CREDS --service {service} --kid … --x …"))
         }
         _ => failure,
     }
 }
 
-/// The exit code of each kind of error.
+/// How a command ends because of an error: by its kind, and for an error of the service, by its code.
 fn exit(error: &ClientError) -> Exit {
     match error.kind() {
-        ErrorKind::Remote => match error.remote().map(RpcError::code) {
+        ErrorKind::Remote => match error.remote().and_then(RpcError::profile_code) {
             // A call that a policy change ended has run in part, so it is not `Denied`.
             Some(code::PERMISSION_DENIED) if !error.is_outcome_unknown() => Exit::Denied,
             // The service itself reports this; neither side knows how far the method got.
             Some(code::TIMEOUT) => Exit::Timeout,
             _ => Exit::Remote,
         },
-        ErrorKind::Protocol | ErrorKind::Decode | ErrorKind::Clock | ErrorKind::ResultTooLarge => Exit::Remote,
+        ErrorKind::Clock => Exit::Remote,
+        // The call ran, and its result is there, but not as it was asked for.
+        ErrorKind::ResultTooLarge => Exit::Remote,
+        ErrorKind::Decode if !error.is_outcome_unknown() => Exit::Remote,
+        // The service signed it, so waiting or asking again does not help, and it says nothing about the outcome.
+        ErrorKind::Protocol | ErrorKind::Decode => Exit::Protocol,
         ErrorKind::Hint | ErrorKind::Unverifiable => Exit::Unverified,
         // In both cases nothing more came, and nobody knows how far the method got.
         ErrorKind::Timeout | ErrorKind::StreamLost => Exit::Timeout,
+        // Nothing was tried: the addresses or the files in the credentials are wrong.
+        ErrorKind::Connect if is_ours(error) => Exit::Input,
         ErrorKind::Connect
         | ErrorKind::Disconnected
         | ErrorKind::Forbidden
@@ -353,6 +360,25 @@ fn exit(error: &ClientError) -> Exit {
         | ErrorKind::Busy => Exit::Transport,
         ErrorKind::Cancelled => Exit::Interrupted,
         ErrorKind::Credentials | ErrorKind::Invalid | ErrorKind::Token | ErrorKind::TooLarge => Exit::Input,
+        // The command itself has closed its client, or goes on reading a stream that has ended.
+        ErrorKind::Ended | ErrorKind::Closed => Exit::Bug,
+        // A kind that this table does not know. The test below says so.
         _ => Exit::Bug,
     }
 }
+
+fn is_ours(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::Connect(BusError::NoUrl | BusError::Member { .. } | BusError::Creds { .. } | BusError::Secret(_))
+    )
+}
+
+/// How a message with several errors ends: the first that is no denial, or a denial.
+fn of_several(mut errors: impl Iterator<Item = Exit>) -> Exit {
+    let Some(first) = errors.next() else { return Exit::Ok };
+    std::iter::once(first).chain(errors).find(|exit| *exit != Exit::Denied).unwrap_or(first)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! The command line as a whole: the list of commands, and what all of them share.
 //! Never decides what a command does: that is in the command's own file.
 
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
@@ -12,7 +13,8 @@ use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
 use crate::{
-    call, completions, config, demo, dev, door, init, keys, man, mcp, ping, policy, serve, server, setup, token, tools,
+    authd, call, completions, config, demo, dev, exporter, gateway, init, keys, man, mcp, ping, pipe, policy, records,
+    serve, server, setup, switch, token, tools, top,
 };
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
@@ -59,8 +61,17 @@ pub(crate) fn misused(mut error: clap::Error) -> ExitCode {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(lines.into_iter().map(tip).collect()));
         }
     }
-    if !error.use_stderr() || !std::env::args_os().any(|word| word == "--json") {
-        // If nobody reads the output, there is nothing left to do.
+    let is_json = std::env::args_os().any(|word| word == "--json");
+    if !error.use_stderr() {
+        // Help and version are what was asked for, so whoever asked learns if they could not be written.
+        let printed = error.print().and_then(|()| std::io::stdout().flush());
+        let Err(unwritten) = printed else { return Exit::Ok.into() };
+        let failure = Failure::output(&unwritten);
+        Output::new(is_json).failure(&failure);
+        return failure.exit().into();
+    }
+    if !is_json {
+        // There is nowhere left to say that stderr cannot be written to.
         let _ = error.print();
     } else {
         let text = error.render().to_string();
@@ -68,7 +79,7 @@ pub(crate) fn misused(mut error: clap::Error) -> ExitCode {
         let message = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
         Output::new(true).failure(&Failure::new(Exit::Usage, message).help("`--help` lists commands and options"));
     }
-    if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() }
+    Exit::Usage.into()
 }
 
 /// Finds every command below `command` with this name: the user looked for it in the wrong group.
@@ -98,7 +109,11 @@ enum Command {
     Bench(call::bench::Bench),
     Discover(call::discover::Discover),
     Mcp(mcp::Mcp),
-    Door(door::Door),
+    Pipe(pipe::Pipe),
+    Gateway(gateway::Gateway),
+    Authd(authd::Authd),
+    Exporter(exporter::Exporter),
+    Top(top::Top),
     /// Keys of agents, services and token issuers: create, grant, pin, rotate, retire, revoke, list
     #[command(
         subcommand,
@@ -129,7 +144,21 @@ Examples:
   sealwire policy explain --agent planner --role calc --method math/add"
     )]
     Policy(policy::Policy),
-    /// Tools of MCP servers: list them, see what has changed, approve them
+    Revoke(switch::revoke::Revoke),
+    Restore(switch::restore::Restore),
+    Revocations(switch::revocations::Revocations),
+    /// The record of calls: who called which method, with what outcome
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire records search --method 'bank/*' --since 1h
+  sealwire records show AAECAwQFBgcICQoLDA0ODw
+  sealwire records check
+  sealwire records report --policies policies"
+    )]
+    Records(records::Records),
+    /// Tools and prompts of MCP servers: list them, see what has changed, approve them
     #[command(
         subcommand,
         after_help = "\
@@ -196,15 +225,23 @@ impl Command {
             Self::Bench(command) => command.run(out),
             Self::Discover(command) => command.run(out),
             Self::Mcp(command) => command.run(),
-            Self::Door(command) => command.run(out),
+            Self::Pipe(command) => command.run(),
+            Self::Gateway(command) => command.run(out),
+            Self::Authd(command) => command.run(out),
+            Self::Exporter(command) => command.run(out),
+            Self::Top(command) => command.run(out),
             Self::Keys(command) => command.run(out),
             Self::Token(command) => command.run(out),
             Self::Policy(command) => command.run(out),
+            Self::Revoke(command) => command.run(out),
+            Self::Restore(command) => command.run(out),
+            Self::Revocations(command) => command.run(out),
+            Self::Records(command) => command.run(out),
             Self::Tools(command) => command.run(out),
             Self::Setup(command) => command.run(out),
             Self::Config(command) => command.run(out),
             Self::Completions(command) => command.run(out),
-            Self::Man(command) => command.run(out),
+            Self::Man(command) => command.run(Cli::command(), out),
         }
     }
 
@@ -212,9 +249,14 @@ impl Command {
     /// off, since it would log a second time, in its own words, what we are about to report.
     fn log_level(&self) -> &'static str {
         match self {
-            Self::Dev(_) | Self::Serve(_) | Self::Door(_) => "warn,sealwire=info,async_nats=off",
-            // `tools` prints what the log would say about the tools.
-            Self::Demo(_) | Self::NatsServer(_) | Self::Tools(_) => "error",
+            Self::Dev(_) | Self::Serve(_) | Self::Gateway(_) | Self::Authd(_) | Self::Exporter(_) => {
+                "warn,sealwire=info,async_nats=off"
+            }
+            // `tools` prints what the log would say about the tools, and says which lines of a server it cannot use.
+            Self::Tools(_) => "error,sealwire::backend::line=warn",
+            Self::Demo(_) | Self::NatsServer(_) => "error",
+            // It says itself what is wrong, on a screen that a line would spoil.
+            Self::Top(_) => "off",
             Self::Ping(_)
             | Self::Init(_)
             | Self::Call(_)
@@ -225,9 +267,14 @@ impl Command {
             | Self::Bench(_)
             | Self::Discover(_)
             | Self::Mcp(_)
+            | Self::Pipe(_)
             | Self::Keys(_)
             | Self::Token(_)
             | Self::Policy(_)
+            | Self::Revoke(_)
+            | Self::Restore(_)
+            | Self::Revocations(_)
+            | Self::Records(_)
             | Self::Setup(_)
             | Self::Config(_)
             | Self::Completions(_)

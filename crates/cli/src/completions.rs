@@ -5,22 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, Args, Command, CommandFactory as _, ValueEnum, ValueHint};
+use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
 };
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
-use sealwire::auth::decode_untrusted;
-use sealwire::policy::{CallerGroup, PolicySet};
+use sealwire::PolicySet;
+use sealwire::internal::auth::decode_untrusted;
+use sealwire::internal::policy::CallerGroup;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use zeroize::Zeroizing;
 
-use crate::cli::Cli;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
-use crate::policy;
+use crate::policies;
 
 /// Print the completion script for a shell
 ///
@@ -55,9 +55,9 @@ impl Completions {
     }
 }
 
-/// If a shell asks for completions, answers and exits.
-pub(crate) fn answer() {
-    CompleteEnv::with_factory(|| knowing(Cli::command())).var(VARIABLE).complete();
+/// If a shell asks for completions of this command, answers and exits.
+pub(crate) fn answer(command: impl Fn() -> Command) {
+    CompleteEnv::with_factory(|| knowing(command())).var(VARIABLE).complete();
 }
 
 /// The command, with candidates for its arguments.
@@ -84,12 +84,13 @@ fn with_candidates(arg: Arg) -> Arg {
     match (arg.get_id().as_str(), what.as_str()) {
         ("creds" | "cnf_creds", _) | (_, "CREDS") => files(arg, ".creds.json"),
         ("ring" | "rings" | "named", _) | (_, "RING") => files(arg, "ring.json"),
-        (_, "SERVICE" | "SVC") => names(arg, || Around::look().services),
-        (_, "ENV/SVC") => names(arg, || Around::look().audiences),
-        (_, "KID") => names(arg, || Around::look().kids),
+        (_, "SERVICE" | "SVC") => names(arg, || Nearby::look().services),
+        (_, "ENV/SVC") => names(arg, || Nearby::look().audiences),
+        (_, "KID") => names(arg, || Nearby::look().kids),
         (_, "METHOD") => names(arg, methods),
         (_, "ROLE") => names(arg, roles),
-        (_, "AGENT") | ("agent" | "subject" | "actor", "NAME") => names(arg, agents),
+        (_, "AGENT") | ("agent" | "actor", "NAME") => names(arg, agents),
+        ("subject", _) => names(arg, || agents().into_iter().chain(subjects()).collect()),
         (_, "DIR" | "FOLDER") => paths(arg, PathCompleter::dir()),
         // Otherwise clap_complete would offer every file name in a folder.
         _ if arg.get_value_hint() == ValueHint::AnyPath => paths(arg, PathCompleter::any()),
@@ -99,7 +100,7 @@ fn with_candidates(arg: Arg) -> Arg {
 
 /// The names in the files nearby. Nothing else is kept, in particular no secrets.
 #[derive(Debug, Default)]
-struct Around {
+struct Nearby {
     services: BTreeSet<String>,
     audiences: BTreeSet<String>,
     agents: BTreeSet<String>,
@@ -109,7 +110,7 @@ struct Around {
 /// The members of credentials, key rings and configurations that contain names.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Says {
+struct NameMembers {
     environment: Option<String>,
     service: Option<String>,
     audience: Option<String>,
@@ -138,7 +139,7 @@ struct Record {
 const MAX_FILES: usize = 256;
 const MAX_BYTES: u64 = 1024 * 1024;
 
-impl Around {
+impl Nearby {
     fn look() -> Self {
         let mut found = Self::default();
         for folder in folders() {
@@ -153,8 +154,8 @@ impl Around {
 
     fn read(&mut self, path: &Path) {
         let says = match path.extension().and_then(OsStr::to_str) {
-            Some("json") => text(path).and_then(|text| serde_json::from_str::<Says>(&text).ok()),
-            Some("toml") => text(path).and_then(|text| toml::from_str::<Says>(&text).ok()),
+            Some("json") => text(path).and_then(|text| serde_json::from_str::<NameMembers>(&text).ok()),
+            Some("toml") => text(path).and_then(|text| toml::from_str::<NameMembers>(&text).ok()),
             _ => None,
         };
         let Some(says) = says else { return };
@@ -205,7 +206,7 @@ fn text(path: &Path) -> Option<Zeroizing<String>> {
 /// The policies nearby that have no errors.
 fn policies() -> impl Iterator<Item = PolicySet> {
     let found = folders().into_iter().map(|folder| folder.join("policies")).filter(|folder| folder.is_dir());
-    found.filter_map(|folder| PolicySet::load(&folder, &policy::known_methods()).ok()).map(|(set, _)| set)
+    found.filter_map(|folder| PolicySet::load(&folder, &policies::known_methods()).ok()).map(|(set, _)| set)
 }
 
 /// The methods that the policies nearby name.
@@ -225,7 +226,14 @@ fn agents() -> BTreeSet<String> {
         CallerGroup::Agent(agent) => Some(agent),
         _ => None,
     });
-    named.into_iter().chain(Around::look().agents).collect()
+    named.into_iter().chain(Nearby::look().agents).collect()
+}
+
+fn subjects() -> BTreeSet<String> {
+    callers(|callers| match callers {
+        CallerGroup::Subject(subject) => Some(subject),
+        _ => None,
+    })
 }
 
 fn callers(wanted: fn(CallerGroup) -> Option<String>) -> BTreeSet<String> {

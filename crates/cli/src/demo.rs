@@ -1,18 +1,17 @@
 //! `sealwire demo`: agents call each other over a real broker with every check enforced, while attackers try to interfere.
 //! Never turns a check off, and never reports success for anything that did not turn out exactly as expected.
 
-mod frame;
-mod mallory;
-mod relay;
-mod stage;
-mod story;
+use std::io;
 
 use clap::Args;
+use sealwire_lab::audience::Audience;
+use sealwire_lab::demo::{Stage, Transcript, perform};
+use serde_json::json;
 
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
-use stage::Stage;
+use crate::server;
 
 /// Watch agents call each other over NATS with every check enforced; nothing to set up
 ///
@@ -33,19 +32,31 @@ pub(crate) struct Demo {}
 
 impl Demo {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let stage = Stage::build(out)?;
+        let stage = Stage::build(&server::found(out)?, out)?;
         let signals = Signals::listen(None)?;
-        let played = block_on(signals.unless_stopped(async {
-            let serving = stage.serve().await?;
-            let played = story::play(&stage, out).await;
-            Ok::<_, Failure>((played, serving.stop().await))
-        }))?;
-        let Some(played) = played else {
+        let Some(told) = block_on(signals.unless_stopped(perform(&stage, out)))? else {
             return Err(Failure::new(Exit::Interrupted, "stopped by a signal before the end of the scenario"));
         };
-        let (told, served) = played?;
-        let told = told?;
-        served?;
-        told.conclude(out)
+        conclude(&told?, out)
     }
+}
+
+impl Audience for Output {
+    fn note(&self, text: &str) {
+        self.note(text);
+    }
+
+    fn line(&self, text: &str) -> io::Result<()> {
+        self.progress(text)
+    }
+}
+
+/// Prints the summary.
+fn conclude(told: &Transcript, out: &Output) -> Result<Exit, Failure> {
+    let (all, good) = (told.lines().len(), told.as_expected());
+    out.result(&json!({ "lines": told.lines(), "as_expected": good, "of": all }), || format!("\n{}", told.summary()))?;
+    if good == all {
+        return Ok(Exit::Ok);
+    }
+    Err(Failure::new(Exit::Bug, format!("{} lines did not turn out as expected", all - good)))
 }

@@ -10,15 +10,18 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use sealwire::service::{Running, State};
+use sealwire::Running;
+use sealwire::serve::State;
 use serde_json::json;
 
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
-use crate::sandbox::{AGENTS, SERVICE, TOOLS_USER};
-use crate::{serve, server};
-use folder::{Folder, Member, is_marked};
+use crate::{files, serve, server};
+use folder::{Folder, Member, Place};
+use sealwire_lab::layout;
+use sealwire_lab::parties::{AGENTS, SERVICE};
+use sealwire_lab::sandbox::{FOLDER, TOOLS_USER};
 use sealwire_nats_server::{self as nats_server, RunError, ServerOptions};
 
 /// Run a complete setup on this machine, and print what to try
@@ -43,7 +46,7 @@ Then, in a second terminal:
 pub(crate) struct Dev {
     #[command(flatten)]
     place: Place,
-    /// The broker's port on 127.0.0.1. Default: that of the last run if it is free, otherwise any free port
+    /// The broker's port on 127.0.0.1, or 0 for any that is free. Default: that of the last run if it is free, otherwise any
     #[arg(long)]
     port: Option<u16>,
     /// Start afresh: replace the keys, tokens, agents and policies of an earlier run, and nothing else
@@ -53,27 +56,9 @@ pub(crate) struct Dev {
     command: Option<Command>,
 }
 
-/// The folder of the setup.
-#[derive(Args)]
-pub(crate) struct Place {
-    /// The folder to write everything into; what an earlier run left there is used again
-    #[arg(long, value_name = "FOLDER", default_value = DEFAULT)]
-    folder: PathBuf,
-}
-
-const DEFAULT: &str = "sealwire-dev";
-
 #[derive(Subcommand)]
 enum Command {
     AddAgent(add_agent::AddAgent),
-}
-
-/// The command that adds an agent to the setup in this folder, if it is one of `sealwire dev`, whose broker admits no others.
-pub(crate) fn adds_agents(folder: &Path, agent: &str) -> Option<String> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let elsewhere =
-        if folder == Path::new(DEFAULT) { String::new() } else { format!(" --folder {}", folder.display()) };
-    is_marked(folder).then(|| format!("sealwire dev add-agent {agent} --role ROLE{elsewhere}"))
 }
 
 /// How often new tokens are written: three times in the lifetime of one.
@@ -94,7 +79,10 @@ impl Dev {
         let found = server::found(out)?;
         let folder = Folder::take(&self.place.folder)?;
         // By default, the port of the last run if it is still free.
-        let port = self.port.or_else(|| folder.port().filter(|port| nats_server::is_free(*port)));
+        let port = match self.port {
+            Some(port) => Some(port).filter(|port| *port != 0),
+            None => folder.port().filter(|port| nats_server::is_free(*port)),
+        };
         let kept = folder.is_complete() && !self.fresh;
         if !kept {
             folder.fill(self.fresh)?;
@@ -105,7 +93,7 @@ impl Dev {
         let mut broker = broker.or_fail(Exit::Transport)?;
         let url = broker.url();
         folder.connect_to(&url)?;
-        folder.write_bench_login(&url)?;
+        folder.write_logins(&url)?;
         folder.refresh_tokens()?;
         let config = folder.config()?;
         let signals = Signals::listen(Some(serve::grace(&config)))?;
@@ -179,17 +167,17 @@ fn ended(broker: &nats_server::Running, status: ExitStatus) -> Failure {
 }
 
 fn credentials(folder: &Path, member: &Member) -> PathBuf {
-    folder.join(format!("{}.creds.json", member.agent))
+    layout::credentials(folder, member.agent.as_str())
 }
 
 fn summary(url: &str, folder: &Folder, members: &[Member]) -> serde_json::Value {
     let agents: Vec<_> = members
         .iter()
         .map(|member| {
-            json!({ "agent": member.agent, "roles": member.roles, "credentials": credentials(folder.path(), member) })
+            json!({ "agent": member.agent, "roles": member.roles, "credentials": files::shown(&credentials(folder.path(), member)) })
         })
         .collect();
-    json!({ "ready": true, "url": url, "folder": folder.path(), "service": SERVICE, "agents": agents })
+    json!({ "ready": true, "url": url, "folder": files::shown(folder.path()), "service": SERVICE, "agents": agents })
 }
 
 fn text(url: &str, place: &Folder, members: &[Member], kept: bool) -> String {
@@ -206,7 +194,7 @@ fn text(url: &str, place: &Folder, members: &[Member], kept: bool) -> String {
         let _ =
             writeln!(text, "  {:<9} {what}; roles {:?}, credentials {}", member.agent, member.roles, file.display());
     }
-    let elsewhere = if place.path() == Path::new(DEFAULT) { String::new() } else { format!(" --folder {folder}") };
+    let elsewhere = if place.path() == Path::new(FOLDER) { String::new() } else { format!(" --folder {folder}") };
     let _ = write!(
         text,
         "\nTry, in a second terminal:\n\
@@ -222,6 +210,7 @@ fn text(url: &str, place: &Folder, members: &[Member], kept: bool) -> String {
          \x20 sealwire call --creds {folder}/teller.creds.json {SERVICE} bank/transfer '{{\"to\": \"alice\", \"amount\": 5000}}'\n\
          \x20 sealwire policy explain --dir {folder}/policies --agent planner --role calculator --method math/reset\n\
          \x20 sealwire bench {SERVICE} math/add '[2, 3]' --against bare\n\
+         \x20 sealwire top --login {folder}/tools.nats.json\n\
          \x20 sealwire dev add-agent indexer --role calculator{elsewhere}\n\
          \x20 nats --server {url} --user {TOOLS_USER} --password \"$(cat {folder}/{TOOLS_USER}.password)\" \
          --inbox-prefix _INBOX.{TOOLS_USER} service ls     # if you have the nats command\n\

@@ -6,78 +6,95 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use sealwire::RpcError;
-use sealwire::policy::{Finding, PolicyErrors};
+use sealwire::decide::Finding;
+use sealwire::errors::PolicyErrors;
+use sealwire_lab::{Blame, LabError};
 use serde::Serialize;
 
-/// The exit codes.
+/// How a command ended: each has an exit code, and a name for scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Success.
-    Ok = 0,
+    Ok,
     /// A bug in sealwire.
-    Bug = 1,
+    Bug,
     /// The command line is wrong: an unknown option, a missing argument. The same code as clap's.
-    Usage = 2,
+    Usage,
     /// The policy denies the call.
-    Denied = 10,
+    Denied,
     /// Policy files with errors.
-    PolicyInvalid = 11,
+    PolicyInvalid,
     /// A policy does not decide as its tests expect.
-    PolicyTestFailed = 12,
+    PolicyTestFailed,
     /// Something differs, and the command line asked for an exit code in that case.
-    Different = 13,
+    Different,
+    /// A record with lines that are missing or changed.
+    RecordBroken,
     /// The broker cannot be reached or refuses us, or no service is listening.
-    Transport = 20,
-    /// The service answered with an error.
-    Remote = 21,
+    Transport,
+    /// The service answered with an error, or with a result that is not accepted.
+    Remote,
     /// No answer that can be trusted: an unsigned refusal, or an invalid signature.
-    Unverified = 22,
+    Unverified,
     /// No answer before the deadline.
-    Timeout = 23,
+    Timeout,
+    /// The service signed something that is no answer to this call, so its outcome is unknown. The code is that of [`Exit::Timeout`].
+    Protocol,
     /// A file, a key, a token or another input cannot be used.
-    Input = 30,
+    Input,
     /// A signal came before the end. The code that shells report for a process that Ctrl-C ended.
-    Interrupted = 130,
+    Interrupted,
+    /// Nobody reads the output: the other end of the pipe is closed. The code that shells report for a process which that ended.
+    Unread,
     /// A second signal came before the end, and was SIGTERM. The code that shells report for a process that SIGTERM ended.
-    Terminated = 143,
+    Terminated,
 }
 
 impl Exit {
-    const ALL: [(Self, &str, &str); 14] = [
-        (Self::Ok, "ok", "success"),
-        (Self::Bug, "bug", "a bug in sealwire: please report it"),
-        (Self::Usage, "usage", "the command line is wrong"),
-        (Self::Denied, "denied", "the policy denies the call"),
-        (Self::PolicyInvalid, "policy_invalid", "the policy files have errors"),
-        (Self::PolicyTestFailed, "policy_test_failed", "a policy does not decide as its tests expect"),
-        (Self::Different, "different", "policies differ (`--exit-code`), or files are not formatted (`--check`)"),
-        (Self::Transport, "transport", "the broker cannot be reached or refuses us, or no service is listening"),
-        (Self::Remote, "remote_error", "the service answered with an error"),
-        (Self::Unverified, "unverified", "an unsigned refusal, or an answer whose signature is not valid"),
-        (Self::Timeout, "timeout", "no answer before the deadline: the call may or may not have run"),
-        (Self::Input, "input", "a file, a key, a token or another input cannot be used"),
-        (Self::Interrupted, "interrupted", "a signal came before the end"),
-        (Self::Terminated, "terminated", "a second signal came before the end, and was SIGTERM"),
+    /// Every one with its code, its name for scripts, and what it means.
+    const ALL: [(Self, u8, &str, &str); 17] = [
+        (Self::Ok, 0, "ok", "success"),
+        (Self::Bug, 1, "bug", "a bug in sealwire: please report it"),
+        (Self::Usage, 2, "usage", "the command line is wrong"),
+        (Self::Denied, 10, "denied", "the policy denies the call"),
+        (Self::PolicyInvalid, 11, "policy_invalid", "the policy files have errors"),
+        (Self::PolicyTestFailed, 12, "policy_test_failed", "a policy does not decide as its tests expect"),
+        (Self::Different, 13, "different", "policies differ (`--exit-code`), or files are not formatted (`--check`)"),
+        (Self::RecordBroken, 14, "record_broken", "lines of a record are missing or changed"),
+        (Self::Transport, 20, "transport", "the broker cannot be reached or refuses us, or no service is listening"),
+        (Self::Remote, 21, "remote_error", "the service answered with an error, or a result that is not accepted"),
+        (Self::Unverified, 22, "unverified", "an unsigned refusal, or an answer whose signature is not valid"),
+        (Self::Timeout, 23, "timeout", "no answer before the deadline: the call may or may not have run"),
+        (Self::Protocol, 23, "protocol", "the service's answer or stream is not valid: it may or may not have run"),
+        (Self::Input, 30, "input", "a file, a key, a token or another input or output cannot be used"),
+        (Self::Interrupted, 130, "interrupted", "a signal came before the end"),
+        (Self::Unread, 141, "unread", "nobody reads the output: the pipe is closed"),
+        (Self::Terminated, 143, "terminated", "a second signal came before the end, and was SIGTERM"),
     ];
+
+    /// The exit code of the process.
+    pub(crate) fn code(self) -> u8 {
+        Self::ALL.iter().find(|(exit, ..)| *exit == self).map_or(1, |(_, code, ..)| *code)
+    }
 
     /// A name for scripts.
     fn label(self) -> &'static str {
-        Self::ALL.iter().find(|(exit, ..)| *exit == self).map_or("bug", |(_, label, _)| label)
+        Self::ALL.iter().find(|(exit, ..)| *exit == self).map_or("bug", |(_, _, label, _)| label)
     }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+        Self::from(exit.code())
     }
 }
 
 /// `before`, followed by the list of exit codes, for `--help`.
 pub(crate) fn table(before: &str) -> String {
     let mut text = format!("{before}\n\nExit codes:\n");
-    for (exit, _, meaning) in Exit::ALL {
+    for (_, code, _, meaning) in Exit::ALL {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, " {:>3}  {meaning}", exit as u8);
+        let _ = writeln!(text, " {code:>3}  {meaning}");
     }
     text.truncate(text.trim_end().len());
     text
@@ -95,9 +112,12 @@ pub(crate) struct Failure {
     causes: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<Finding>,
-    /// The service's own error, unchanged.
+    /// The error of the response, unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     rpc: Option<Box<RpcError>>,
+    /// Whether the application chose the code of `rpc`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    application_error: bool,
 }
 
 /// A failure for scripts: every error that this command prints as JSON has this shape.
@@ -112,7 +132,15 @@ pub(crate) struct ErrorObject<'a> {
 impl Failure {
     /// A failure with one line that says what is wrong.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), help: None, causes: Vec::new(), findings: Vec::new(), rpc: None }
+        Self {
+            exit,
+            message: message.into(),
+            help: None,
+            causes: Vec::new(),
+            findings: Vec::new(),
+            rpc: None,
+            application_error: false,
+        }
     }
 
     /// An input that cannot be used.
@@ -140,9 +168,12 @@ impl Failure {
         Self::new(Exit::Bug, "this is a bug in sealwire: please report it with the lines above")
     }
 
-    /// Nobody reads the output any more, which is not worth a message.
-    pub(crate) fn nobody_reads() -> Self {
-        Self::new(Exit::Ok, "")
+    /// The output cannot be written. If nobody reads it any more, that is not worth a message.
+    pub(crate) fn output(error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Unread, ""),
+            _ => Self::input(format!("cannot write to stdout: {error}")),
+        }
     }
 
     /// Adds a cause.
@@ -169,13 +200,14 @@ impl Failure {
     /// Adds the error that the service answered with.
     #[must_use]
     pub(crate) fn rpc(mut self, error: RpcError) -> Self {
+        self.application_error = error.is_application();
         self.rpc = Some(Box::new(error));
         self
     }
 
-    /// The code of the error that the service answered with.
-    pub(crate) fn rpc_code(&self) -> Option<i32> {
-        self.rpc.as_ref().map(|rpc| rpc.code())
+    /// The code of the error that the service answered with, unless the application chose it.
+    pub(crate) fn profile_code(&self) -> Option<i32> {
+        self.rpc.as_ref().and_then(|rpc| rpc.profile_code())
     }
 
     /// Whether the message contains these words.
@@ -218,7 +250,7 @@ impl Failure {
 
     /// The object for scripts.
     pub(crate) fn object(&self) -> ErrorObject<'_> {
-        ErrorObject { exit: self.exit as u8, kind: self.exit.label(), failure: self }
+        ErrorObject { exit: self.exit.code(), kind: self.exit.label(), failure: self }
     }
 }
 
@@ -238,5 +270,18 @@ pub(crate) trait OrFail<T> {
 impl<T, E: Error> OrFail<T> for Result<T, E> {
     fn or_fail(self, exit: Exit) -> Result<T, Failure> {
         self.map_err(|error| Failure::of(exit, &error))
+    }
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        let exit = match &error {
+            LabError::Output(error) => return Self::output(error),
+            LabError::Failed { blame: Blame::Bug, .. } => Exit::Bug,
+            LabError::Failed { blame: Blame::Input, .. } => Exit::Input,
+            LabError::Failed { blame: Blame::Transport, .. } => Exit::Transport,
+            LabError::Failed { blame: Blame::Remote, .. } => Exit::Remote,
+        };
+        Self::of(exit, &error)
     }
 }

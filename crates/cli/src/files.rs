@@ -1,13 +1,15 @@
 //! Files that commands read and change: inputs from stdin, public files replaced in one step, one change at a time.
-//! Never writes a secret: that is the job of `sealwire::auth::write_secret`.
+//! Never writes a secret: that is the job of `sealwire::internal::files::write_secret`.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sealwire::auth::{self, SecretFileError, check_folder, locate_file, read_public};
+use sealwire::errors::SecretFileError;
+use sealwire::internal::files::{self, check_folder, decode_text, locate_file, read_public};
 use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -18,7 +20,9 @@ pub(crate) fn argument_or_stdin(argument: Option<String>, what: &str) -> Result<
         Some(text) if text != "-" => Ok(text),
         _ => {
             let bytes = stdin(what)?;
-            String::from_utf8(bytes).map_err(|_| Failure::input(format!("{what} on stdin is not UTF-8 text")))
+            let text = decode_text(Zeroizing::new(bytes));
+            let text = text.map_err(|fault| Failure::input(format!("{what} on stdin is {fault}")))?;
+            Ok(text.to_string())
         }
     }
 }
@@ -96,7 +100,8 @@ pub(crate) fn check_output(path: &Path, what: &str, is_such: impl Fn(&str) -> bo
     };
     let mut bytes = Zeroizing::new(Vec::new());
     file.take(MAX_OUTPUT).read_to_end(&mut bytes).map_err(|error| at(path, &error))?;
-    let is_such = std::str::from_utf8(&bytes).map(str::trim).is_ok_and(|text| text.is_empty() || is_such(text));
+    let text = std::str::from_utf8(&bytes).map(|text| text.trim_start_matches('\u{feff}').trim());
+    let is_such = text.is_ok_and(|text| text.is_empty() || is_such(text));
     if is_such {
         return Ok(());
     }
@@ -122,9 +127,32 @@ pub(crate) fn check_apart<'a>(outputs: impl IntoIterator<Item = (&'static str, &
 /// Far more than any file that a command replaces.
 const MAX_OUTPUT: u64 = 16 * 1024 * 1024;
 
-/// Writes a file that contains no secret: see [`auth::write_public`].
+/// The path for a file in another folder. Links stay in it: what they lead to may be replaced, as in Kubernetes.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// A context of the `nats` command as credentials name it: a path to one as for a file in another folder.
+pub(crate) fn context(name: &str) -> String {
+    match name.ends_with(".json") {
+        true => absolute(Path::new(name)).to_string_lossy().into_owned(),
+        false => name.to_owned(),
+    }
+}
+
+/// A path for `--json`. JSON cannot hold one that is not UTF-8: what is not becomes U+FFFD.
+pub(crate) fn shown(path: &Path) -> Cow<'_, str> {
+    path.to_string_lossy()
+}
+
+/// Like [`shown`], for several paths.
+pub(crate) fn all_shown<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<Cow<'a, str>> {
+    paths.into_iter().map(shown).collect()
+}
+
+/// Writes a file that contains no secret: see [`files::write_public`].
 pub(crate) fn write_public(path: &Path, text: &str) -> Result<(), Failure> {
-    auth::write_public(path, text).or_fail(Exit::Input)
+    files::write_public(path, text).or_fail(Exit::Input)
 }
 
 /// Keeps other commands from changing files in the same folders until this is dropped: if two commands read a key ring before

@@ -33,8 +33,14 @@ pub(crate) fn start(format: LogFormat, level: &str) {
         // that is gone, would end the thread that logs.
         .log_internal_errors(false)
         .with_ansi(colour::shown_on(&std::io::stderr()));
+    // Spans are exported by the library itself, and only those of calls that are traced: here they would cost every call, and show up in
+    // every line.
     // At TRACE, async_nats logs what it sends: access tokens, and passwords for the broker.
-    let discreet = filter_fn(|event| *event.level() <= Level::DEBUG || !event.target().starts_with("async_nats"));
+    let discreet = filter_fn(|about| {
+        let is_wire = *about.level() > Level::DEBUG && about.target().starts_with("async_nats");
+        let is_span = about.is_span() && about.target() == "sealwire::trace";
+        !is_wire && !is_span
+    });
     // An error means that logging runs already.
     let _ = match format {
         LogFormat::Text => builder.finish().with(discreet).try_init(),

@@ -4,11 +4,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, CommandFactory as _};
+use clap::{Args, Command};
 use clap_mangen::Man;
 use serde_json::json;
 
-use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 use crate::files;
 use crate::output::Output;
@@ -27,16 +26,17 @@ pub(crate) struct Manual {
 }
 
 impl Manual {
-    pub(crate) fn run(&self, out: &Output) -> Result<Exit, Failure> {
+    /// Writes the pages of this command and those below it.
+    pub(crate) fn run(&self, command: Command, out: &Output) -> Result<Exit, Failure> {
         let made: Vec<&Path> = self.folder.ancestors().take_while(|folder| is_missing(folder)).collect();
         files::make_folder(&self.folder)?;
         made.into_iter().try_for_each(open_up).map_err(|error| self.unwritable(&error))?;
-        let mut command = Cli::command().disable_help_subcommand(true);
+        let mut command = command.disable_help_subcommand(true);
         command.build();
         let mut pages = Vec::new();
         self.write(&command, &mut pages)?;
         let folder: &Path = &self.folder;
-        out.result(&json!({ "folder": folder, "pages": pages }), || {
+        out.result(&json!({ "folder": files::shown(folder), "pages": pages }), || {
             format!("wrote {} pages into {}", pages.len(), folder.display())
         })?;
         Ok(Exit::Ok)

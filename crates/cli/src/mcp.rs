@@ -5,20 +5,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::Name;
-use sealwire::client::Credentials;
-use sealwire_door::mcp::{self, Ended, Options};
-use sealwire_door::{Bus, stdio};
+use sealwire::configure::TelemetryConfig;
+use sealwire::traces::Traces;
+use sealwire::{Credentials, Name};
+use sealwire_gateway::mcp::{self, Ended, Options};
+use sealwire_gateway::{Bus, stdio};
 
 use crate::call::credentials;
 use crate::exit::{Exit, Failure};
 use crate::runtime::{Signals, block_on};
+use crate::traces::{close, of_agent};
 use crate::when;
 
 /// Run an MCP (Model Context Protocol) server on stdin and stdout, whose tools are the methods that an agent may call
 ///
 /// For clients that start their own servers. Each call is signed as the agent of `--creds`, and the service decides on it, whoever the
-/// client is. The service also says which tools this agent has (`sealwire discover`); see docs/doors.md.
+/// client is. The service also says which tools this agent has (`sealwire discover`); see docs/gateway/stdio.md.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -51,22 +53,53 @@ impl Mcp {
         let options = Options { services, deadline, refresh };
         let signals = Signals::listen(None)?;
         block_on(async {
-            let input = stdio::input().map_err(|error| no_thread(&error))?;
-            let mut unwritten = None;
-            let serving = mcp::serve(Bus::new(credentials), options, input, |lines| {
-                unwritten = stdio::output(lines).err();
-            });
-            let ended = signals.unless_stopped(serving).await;
-            if let Some(error) = unwritten {
-                return Err(no_thread(&error));
+            // There is no file: only variables can say where.
+            let traces = of_agent(&TelemetryConfig::default(), &credentials)?.map(Traces::start);
+            let bus = Bus::new(credentials);
+            if let Some(traces) = &traces {
+                bus.trace(traces.tracer());
             }
+            let input = stdio::lines().map_err(|error| no_thread(&error))?;
+            let mut output = None;
+            let serving = mcp::serve(bus, options, input, signals.stop(), |lines| {
+                output = Some(stdio::output(lines));
+            });
+            let ended = serving.await;
+            close(traces).await;
+            let written = output.transpose().map_err(|error| no_thread(&error))?;
             match ended {
-                None | Some(Ok(())) => Ok(Exit::Ok),
-                Some(Err(ended @ Ended::Input(_))) => Err(Failure::input(ended.to_string())),
-                Some(Err(ended)) => Err(Failure::new(Exit::Timeout, ended.to_string())),
+                // Nobody waits for a client after a signal.
+                Ok(()) if signals.has_come() => Ok(Exit::Ok),
+                Ok(()) | Err(Ended::Closed) => match written {
+                    // What was answered last is still on its way.
+                    Some(written) => match tokio::time::timeout(WRITTEN, written).await {
+                        Err(_) => Err(unread(&Ended::Stalled)),
+                        Ok(Ok(Err(error))) => Err(unwritten(&error)),
+                        Ok(_) => Ok(Exit::Ok),
+                    },
+                    None => Ok(Exit::Ok),
+                },
+                Err(ended @ (Ended::Input(_) | Ended::TooLong)) => Err(Failure::input(ended.to_string())),
+                Err(ended) => Err(unread(&ended)),
             }
         })?
     }
+}
+
+/// How long the client may take to read what was answered last.
+const WRITTEN: Duration = Duration::from_secs(60);
+
+/// A client that has gone is no failure; anything else is.
+fn unwritten(error: &std::io::Error) -> Failure {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        tracing::warn!(target: "sealwire::gateway", "the client has closed its end of standard output");
+        return Failure::new(Exit::Ok, "");
+    }
+    Failure::input(format!("cannot write to standard output: {error}"))
+}
+
+fn unread(ended: &Ended) -> Failure {
+    Failure::new(Exit::Timeout, ended.to_string())
 }
 
 fn named(services: Vec<Name>, credentials: &Credentials) -> Result<Vec<String>, Failure> {
@@ -83,6 +116,6 @@ fn named(services: Vec<Name>, credentials: &Credentials) -> Result<Vec<String>, 
     Ok(names)
 }
 
-fn no_thread(error: &std::io::Error) -> Failure {
+pub(crate) fn no_thread(error: &std::io::Error) -> Failure {
     Failure::input(format!("cannot start a thread: {error}"))
 }

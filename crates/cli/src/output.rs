@@ -2,14 +2,14 @@
 //! Never lets a text that came over the bus control the terminal.
 
 use std::borrow::Cow;
-use std::io::{ErrorKind, Write as _};
+use std::io::Write as _;
 
 use anstream::stream::RawStream;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
-use crate::progress::{Bar, Working};
+use crate::progress::{Bar, ProgressLine};
 use crate::{colour, term};
 
 /// Where a command's results and remarks go.
@@ -62,17 +62,12 @@ impl Output {
     }
 
     fn write(&self, text: &str, end: &str) -> Result<(), Failure> {
-        let mut stdout = std::io::stdout().lock();
-        match write!(stdout, "{text}{end}").and_then(|()| stdout.flush()) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::nobody_reads()),
-            Err(error) => Err(Failure::input(format!("cannot write to stdout: {error}"))),
-        }
+        write(text, end).map_err(|error| Failure::output(&error))
     }
 
     /// A part of the result as it becomes available, for people; scripts get the whole result at the end.
-    pub(crate) fn progress(&self, text: &str) -> Result<(), Failure> {
-        if self.json { Ok(()) } else { self.print(&shown(text, &std::io::stdout())) }
+    pub(crate) fn progress(&self, text: &str) -> std::io::Result<()> {
+        if self.json { Ok(()) } else { write(&shown(text, &std::io::stdout()), "\n") }
     }
 
     /// A remark for people; scripts do not get it.
@@ -83,8 +78,8 @@ impl Output {
     }
 
     /// Shows what is in progress, if it takes longer than a second, until the returned value is dropped.
-    pub(crate) fn working(&self, what: &str) -> Working {
-        if self.json { Working::silently() } else { Working::on(term::safe_text(what).into_owned()) }
+    pub(crate) fn working(&self, what: &str) -> ProgressLine {
+        if self.json { ProgressLine::silently() } else { ProgressLine::on(term::safe_text(what).into_owned()) }
     }
 
     /// Shows a progress bar on a terminal.
@@ -124,6 +119,12 @@ fn unless_unread(failure: Failure) -> Result<(), Failure> {
 }
 
 /// One of our own texts, for people, in colour if the stream shows colours.
+fn write(text: &str, end: &str) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    write!(stdout, "{text}{end}")?;
+    stdout.flush()
+}
+
 fn shown(text: &str, stream: &impl RawStream) -> String {
     let safe = term::safe_text(text);
     if colour::shown_on(stream) { colour::painted(&safe) } else { safe.into_owned() }

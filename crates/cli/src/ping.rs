@@ -1,12 +1,13 @@
 //! `sealwire ping`: which replicas of a service are up or, for an agent, whether the service can be reached.
 //! Never reports that a replica takes messages unless the replica says so itself, through the broker.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::service::{Replica, State, replicas};
-use sealwire::{Config, Name};
+use sealwire::Name;
+use sealwire::internal::service::{Replica, replicas};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -21,7 +22,8 @@ use crate::when;
 ///
 /// With `--config`: asks all replicas through the broker, as the service's own user. A service with a key (`service_key` in its
 /// configuration) signs the answers; an answer without its signature is listed but not counted. Without a key, nothing can be
-/// verified.
+/// verified. A replica is not counted either while it refuses the present key ring, denylist, token keys or service key, since
+/// what these files take back is then still accepted. A refused policy is shown: the one before decides as it did.
 ///
 /// With SERVICE: calls `rpc.can`, which changes nothing, as the agent of `--creds`; agents may not ask the replicas. An answer
 /// that the service signed for this call proves that the service is up and genuine, and knows this agent. What the answer says,
@@ -73,7 +75,7 @@ impl Ping {
 
     /// As the service's operator.
     fn replicas(&self, config: &Path, out: &Output) -> Result<Exit, Failure> {
-        let config = Config::load(config).or_fail(Exit::Input)?;
+        let (config, _) = crate::project::load(config)?;
         let endpoint = config.endpoint().or_fail(Exit::Input)?;
         let keys = config.service_keys().or_fail(Exit::Input)?;
         let own = self.own.as_deref().map(instance).transpose()?;
@@ -86,17 +88,20 @@ impl Ping {
         let found = block_on(replicas(&config.nats, &endpoint, &keys, own.as_deref(), self.within, enough))?;
         let found = found.or_fail(Exit::Transport)?;
         // Without a key, all we have is that only the service's user should be able to publish where the answer arrived.
-        let counts =
-            |replica: &&Replica| replica.state == State::Ready.as_str() && (replica.verified || keys.is_empty());
+        let counts = |replica: &&Replica| replica.is_ready() && (replica.verified || keys.is_empty());
         let ready = found.iter().filter(counts).count();
 
         let audience = endpoint.audience();
         out.tell(&json!({ "audience": audience.as_str(), "ready": ready, "replicas": lines(&found) }), || {
             let line = |replica: &Replica| {
-                let Replica { instance, state, guard, policy, after, verified, .. } = replica;
+                let Replica { instance, state, guard, policy, after, verified, refused, .. } = replica;
+                let refused = match refused.is_empty() {
+                    true => String::new(),
+                    false => format!(", REFUSES the present {}", refused.join(", ")),
+                };
                 let verified = if *verified { "verified" } else { "NOT VERIFIED" };
                 format!(
-                    "\n  {instance}  {state:<11} guard {guard}, policy {policy}, {verified}, after {} ms",
+                    "\n  {instance}  {state:<11} guard {guard}, policy {policy}, {verified}, after {} ms{refused}",
                     after.as_millis()
                 )
             };
@@ -111,7 +116,17 @@ impl Ping {
                 Some(_) => format!("this machine's replica of {audience} does not take messages"),
                 None => format!("{ready} replicas of {audience} take messages, not {}", self.at_least),
             };
-            return Err(Failure::new(Exit::Transport, message));
+            let failure = Failure::new(Exit::Transport, message);
+            let refused: BTreeSet<&str> =
+                found.iter().flat_map(|replica| &replica.refused).map(String::as_str).collect();
+            let refused: Vec<&str> = refused.into_iter().collect();
+            return Err(match refused.is_empty() {
+                true => failure,
+                false => failure.help(format!(
+                    "refused, so that what it takes back is not in force: {}; the service's log says why",
+                    refused.join(", ")
+                )),
+            });
         }
         Ok(Exit::Ok)
     }
@@ -120,7 +135,7 @@ impl Ping {
 fn lines(found: &[Replica]) -> Vec<serde_json::Value> {
     let line = |replica: &Replica| {
         json!({ "instance": replica.instance, "state": replica.state, "guard": replica.guard,
-                "policy": replica.policy, "verified": replica.verified, "after_ms": u64::try_from(replica.after.as_millis()).unwrap_or(u64::MAX) })
+                "policy": replica.policy, "refused": replica.refused, "verified": replica.verified, "after_ms": u64::try_from(replica.after.as_millis()).unwrap_or(u64::MAX) })
     };
     found.iter().map(line).collect()
 }
@@ -128,13 +143,13 @@ fn lines(found: &[Replica]) -> Vec<serde_json::Value> {
 /// The id of the replica that keeps its state in this file.
 fn instance(path: &Path) -> Result<String, Failure> {
     #[derive(Deserialize)]
-    struct Kept {
+    struct InstanceFile {
         instance: String,
     }
     let text = read_if_there(path)?;
     let kept = text.and_then(|text| serde_json::from_str(&text).ok());
     // It becomes part of a subject, so it must be a valid name.
-    let kept = kept.map(|Kept { instance }| instance).filter(|instance| Name::new(instance).is_ok());
+    let kept = kept.map(|InstanceFile { instance }| instance).filter(|instance| Name::new(instance).is_ok());
     kept.ok_or_else(|| {
         let failure = Failure::new(Exit::Transport, format!("no replica keeps its state in `{}`", path.display()));
         failure.help("start it with: sealwire serve --state-file FILE")

@@ -10,14 +10,14 @@ use crate::term::safe_text;
 
 /// Reports some work as in progress until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Working(Option<(Sender<()>, JoinHandle<()>)>);
+pub(crate) struct ProgressLine(Option<(Sender<()>, JoinHandle<()>)>);
 
 /// Work that is done within this time is not reported.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the line with the seconds is updated.
 const TICK: Duration = Duration::from_millis(250);
 
-impl Working {
+impl ProgressLine {
     /// Reports nothing.
     pub(crate) fn silently() -> Self {
         Self(None)
@@ -32,7 +32,7 @@ impl Working {
     }
 }
 
-impl Drop for Working {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if let Some((sender, teller)) = self.0.take() {
             drop(sender);
@@ -55,9 +55,9 @@ impl Bar {
         Self { is_hidden: true, drawn: None }
     }
 
-    /// Shown if stderr is a terminal.
+    /// Shown if stderr is a terminal that can take a line back.
     pub(crate) fn on_terminal() -> Self {
-        Self { is_hidden: !std::io::stderr().is_terminal(), drawn: None }
+        Self { is_hidden: !redraws(), drawn: None }
     }
 
     /// Shows `done` of `total`, and a few words. Updates that come faster than anybody reads are skipped.
@@ -108,6 +108,11 @@ const REDRAWN: Duration = Duration::from_millis(100);
 const CELLS: usize = 30;
 const WORDS: usize = 36;
 
+/// Whether stderr is a terminal that understands the sequences which replace a line.
+fn redraws() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|name| name != "dumb" && !name.is_empty())
+}
+
 fn tell(what: &str, done: &Receiver<()>) {
     let over = |time| done.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
     let started = Instant::now();
@@ -116,7 +121,7 @@ fn tell(what: &str, done: &Receiver<()>) {
     }
     let mut stderr = std::io::stderr();
     // There is nowhere left to say that stderr cannot be written to.
-    if !stderr.is_terminal() {
+    if !redraws() {
         let _ = writeln!(stderr, "{what} …");
         return;
     }

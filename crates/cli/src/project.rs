@@ -3,16 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
-use sealwire::auth::read_service_key;
-use sealwire::policy::PolicySet;
-use sealwire::wire::{Audience, ServicePublicKey};
-use sealwire::{Config, Name};
+use sealwire::configure::ServicePublicKey;
+use sealwire::internal::auth::read_service_key;
+use sealwire::internal::wire::Audience;
+use sealwire::{Config, Name, PolicySet};
+use sealwire_backend::BackendConfig;
+use sealwire_lab::layout;
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::policy;
-
-/// The file of `sealwire keys new-token-key`, under its default name.
-pub(crate) const TOKEN_KEY: &str = "token-key.json";
+use crate::policies;
 
 /// A configuration and its folder.
 pub(crate) struct Project {
@@ -23,7 +22,7 @@ pub(crate) struct Project {
 
 impl Project {
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let config = Config::load(path).or_fail(Exit::Input)?;
+        let (config, _) = load(path)?;
         let audience = config.endpoint().or_fail(Exit::Input)?.audience().clone();
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Ok(Self { config, audience, folder: folder.to_owned() })
@@ -43,7 +42,7 @@ impl Project {
         roles: &[String],
         credentials: &Path,
     ) -> Result<Option<(Vec<String>, PolicySet)>, Failure> {
-        let key = self.folder.join(TOKEN_KEY);
+        let key = self.folder.join(layout::TOKEN_KEY);
         if !key.exists() {
             if roles.is_empty() {
                 return Ok(None);
@@ -51,13 +50,13 @@ impl Project {
             let failure = Failure::input(format!("there is no `{}`, so roles cannot be given here", key.display()));
             return Err(failure.help("leave out `--role`: the issuer of the service's tokens assigns roles"));
         }
-        let (policies, _) = policy::read(&self.config.policy.folder, &policy::known_methods())?;
-        policy::check_roles(&policies, roles)?;
+        let (policies, _) = policies::read(&self.config.policy.folder, &policies::known_methods())?;
+        policies::check_roles(&policies, roles)?;
         // The command runs in the folder of the credentials. If that is this folder, a relative path lets both move together.
         let of =
             |path: &Path| path.parent().map(|folder| Path::new(".").join(folder)).and_then(|it| it.canonicalize().ok());
         let is_here = of(credentials) == self.folder.canonicalize().ok();
-        let key = if is_here { PathBuf::from(TOKEN_KEY) } else { key.canonicalize().unwrap_or(key) };
+        let key = if is_here { PathBuf::from(layout::TOKEN_KEY) } else { key.canonicalize().unwrap_or(key) };
         let file = credentials.file_name().unwrap_or_default();
         let mut command = vec![program(), "token".into(), "issue".into(), "--key".into(), text(&key)?];
         let audience = self.config.tokens.audience.clone().unwrap_or_else(|| self.audience.to_string());
@@ -66,6 +65,19 @@ impl Project {
         command.extend(["--cnf-creds".to_owned(), text(Path::new(file))?]);
         Ok(Some((command, policies)))
     }
+}
+
+/// The configuration in a file, and its backends. If there is no such file, says how to get one.
+pub(crate) fn load(path: &Path) -> Result<(Config, Vec<BackendConfig>), Failure> {
+    sealwire_backend::load(path).or_fail(Exit::Input).map_err(|failure| {
+        if path.exists() {
+            return failure;
+        }
+        failure.help(
+            "`sealwire init` makes a configuration with keys and a policy, in a new folder or beside your program; `--config FILE` names \
+             one that is elsewhere",
+        )
+    })
 }
 
 /// How to run this command from elsewhere: by its name if PATH finds it, otherwise by its path.

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io::IsTerminal as _;
+use std::sync::Once;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
@@ -24,6 +25,9 @@ fn no_runtime(error: std::io::Error) -> Failure {
     Failure::input(format!("cannot start an event loop or a thread: {error}"))
 }
 
+/// Any number of calls wait for the same signal.
+static LOGGED: Once = Once::new();
+
 /// SIGTERM and SIGINT, and SIGHUP from a terminal. The first asks the command to stop. The second ends the process, with the
 /// exit code that shells report for a process which that signal ended.
 #[derive(Debug, Clone)]
@@ -40,7 +44,7 @@ impl Signals {
         let listening = {
             let _inside = runtime.enter();
             let hangup = grace.map(|_| listen(SignalKind::hangup())).transpose()?.filter(|_| is_on_terminal());
-            Listening {
+            SignalListener {
                 terminate: listen(SignalKind::terminate())?,
                 interrupt: listen(SignalKind::interrupt())?,
                 hangup,
@@ -53,13 +57,13 @@ impl Signals {
         Ok(Self(told))
     }
 
-    /// Completes at the first signal, at once if it has already come.
+    /// Completes at the first signal, at once if it has already come, which is logged once.
     pub(crate) fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut told = self.0.clone();
         async move {
             // `Err` cannot happen: the thread lives as long as the process.
             if let Ok(name) = told.wait_for(Option::is_some).await {
-                tracing::info!(target: "sealwire::command", "{}", name.unwrap_or_default());
+                LOGGED.call_once(|| tracing::info!(target: "sealwire::command", "{}", name.unwrap_or_default()));
             }
         }
     }
@@ -88,14 +92,14 @@ fn listen(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::new(Exit::Bug, format!("cannot listen for signals: {error}")))
 }
 
-struct Listening {
+struct SignalListener {
     terminate: Signal,
     interrupt: Signal,
     /// Only the first one counts: closing a terminal may send several.
     hangup: Option<Signal>,
 }
 
-impl Listening {
+impl SignalListener {
     async fn obey(mut self, tell: &watch::Sender<Option<&'static str>>, grace: Option<Duration>) {
         let hangup = self.hangup.take();
         let hung_up = async {
@@ -113,7 +117,7 @@ impl Listening {
         let code = match grace {
             Some(grace) => match tokio::time::timeout(grace, self.next()).await {
                 Ok((_, code)) => code,
-                Err(_) => Exit::Timeout as i32,
+                Err(_) => Exit::Timeout.code().into(),
             },
             None => self.next().await.1,
         };
@@ -122,8 +126,8 @@ impl Listening {
 
     async fn next(&mut self) -> (&'static str, i32) {
         tokio::select! {
-            _ = self.terminate.recv() => ("SIGTERM", Exit::Terminated as i32),
-            _ = self.interrupt.recv() => ("SIGINT", Exit::Interrupted as i32),
+            _ = self.terminate.recv() => ("SIGTERM", Exit::Terminated.code().into()),
+            _ = self.interrupt.recv() => ("SIGINT", Exit::Interrupted.code().into()),
         }
     }
 }

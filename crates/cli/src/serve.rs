@@ -2,6 +2,7 @@
 //! Never starts with a configuration, key or policy that has an error.
 
 mod check;
+mod demo_policy;
 pub(crate) mod quick;
 
 use std::path::{Path, PathBuf};
@@ -9,18 +10,24 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use sealwire::auth::locate_file;
-use sealwire::policy::{Finding, Methods, PolicySet};
-use sealwire::service::{BUILTIN_METHODS, BuildError, Router, Running, ServeError, ServeOptions, Service, State};
-use sealwire::{BackendConfig, Config, MethodName};
+use sealwire::configure::RecordConfig;
+use sealwire::internal::files::locate_file;
+use sealwire::metrics::Telemetry;
+use sealwire::serve::State;
+use sealwire::traces::Traces;
+use sealwire::{BuildError, Config, Router, Running, ServeError, ServeOptions, Service};
+use sealwire_backend::BackendConfig;
 use sealwire_backend::{Backends, Lock};
 use serde_json::json;
 
+pub(crate) use demo_policy::policy;
+
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
-use crate::record::Recorder;
 use crate::runtime::{Signals, block_on};
-use crate::{demo_methods, files, policy};
+use crate::traces::close;
+use crate::{files, policies, project};
+use sealwire_lab::demo_methods;
 
 /// Put programs behind the bus, as a configuration file says
 ///
@@ -36,7 +43,7 @@ use crate::{demo_methods, files, policy};
 Examples:
   sealwire serve --config sealwire.toml
   sealwire serve --config sealwire.toml --check  # connect to nothing
-  sealwire serve --config sealwire.toml --record-decisions decisions.jsonl
+  sealwire serve --config sealwire.toml --record records
   sealwire serve stdio --method 'clock/now(zone: string)' -- python3 clock.py
   sealwire serve mcp -- mcp-server-time
   sealwire serve mcp --url https://tools.example/mcp
@@ -58,7 +65,7 @@ pub(crate) struct Serve {
     #[command(flatten)]
     options: Options,
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<Source>,
 }
 
 /// The options of `serve` and all its subcommands.
@@ -74,15 +81,15 @@ struct Options {
     /// Keep this instance's id and state in a file while it runs, for `sealwire ping --own`
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "check")]
     state_file: Option<PathBuf>,
-    /// Append every policy decision to a file, as a line of JSON with only the declared parameters, for `sealwire policy diff
-    /// --replay`. Never delays a call: decisions that cannot be written fast enough are left out and counted
-    #[arg(long, global = true, value_name = "FILE", conflicts_with = "check")]
-    record_decisions: Option<PathBuf>,
+    /// Record decisions and outcomes in this folder, for `sealwire records` and `sealwire policy learn`: the `[record]` of the
+    /// configuration, with this folder (docs/records.md)
+    #[arg(long, global = true, value_name = "DIR", conflicts_with = "check")]
+    record: Option<PathBuf>,
 }
 
 /// What is served instead of the file's backends.
 #[derive(Subcommand)]
-enum What {
+enum Source {
     /// Serve the demonstration methods, as `sealwire dev` and the cluster do
     #[command(after_help = "\
 Examples:
@@ -92,22 +99,33 @@ Examples:
     Exec(quick::Exec),
     Mcp(quick::Mcp),
     Http(quick::Http),
+    Ws(quick::Ws),
 }
 
 impl Serve {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let Options { config: path, check, state_file, record_decisions } = self.options;
-        let mut config = Config::load(&path).or_fail(Exit::Input)?;
-        let is_demo = matches!(self.what, Some(What::Demo));
+        let Options { config: path, check, state_file, record } = self.options;
+        let (mut config, mut backends) = project::load(&path)?;
+        if let Some(folder) = record {
+            config.record.get_or_insert_with(|| RecordConfig::in_folder(&folder)).folder = folder.clone();
+        }
+        let is_demo = matches!(self.what, Some(Source::Demo));
         let is_named = self.what.is_some();
         let mut given = match self.what {
-            None => std::mem::take(&mut config.backend),
-            Some(What::Demo) => Vec::new(),
-            Some(What::Stdio(quick)) => vec![quick.backend()?],
-            Some(What::Exec(quick)) => vec![quick.backend()?],
-            Some(What::Mcp(quick)) => vec![quick.backend()?],
-            Some(What::Http(quick)) => vec![quick.backend()?],
+            None => std::mem::take(&mut backends),
+            Some(Source::Demo) => Vec::new(),
+            Some(Source::Stdio(quick)) => vec![quick.backend()?],
+            Some(Source::Exec(quick)) => vec![quick.backend()?],
+            Some(Source::Mcp(quick)) => vec![quick.backend()?],
+            Some(Source::Http(quick)) => vec![quick.backend()?],
+            Some(Source::Ws(quick)) => vec![quick.backend()?],
         };
+        if let Some(first) = backends.first() {
+            let text = format!("backend `{}` in `{}`: only `sealwire serve` runs backends", first.name, path.display());
+            return Err(
+                Failure::input(text).help("leave out what follows `serve`, or take the backends out of the file")
+            );
+        }
         for backend in &mut given {
             backend.files = config.files.clone();
         }
@@ -122,18 +140,20 @@ impl Serve {
                  the demonstration methods are served by: sealwire serve demo",
             ));
         }
-        let outputs = [
-            ("the state of the replay guard", &config.replay.state),
-            ("the state of this instance", &state_file),
-            ("recorded decisions", &record_decisions),
-        ];
+        let outputs =
+            [("the state of the replay guard", &config.replay.state), ("the state of this instance", &state_file)];
         files::check_apart(outputs.into_iter().filter_map(|(what, path)| Some((what, path.as_deref()?))))?;
         if let Some(path) = &state_file {
             files::check_output(path, "state of an instance", is_state)?;
         }
-        let recorder = record_decisions.as_deref().map(Recorder::open).transpose()?;
-        let signals = Signals::listen(Some(grace(&config) + Backends::STOPPING))?;
+        let signals = Signals::listen(Some(grace(&config) + Backends::STOPPING.max(Traces::CLOSING)))?;
         let outcome = block_on(async {
+            // Before anything that may take long, so that `/livez` is there.
+            let telemetry = Telemetry::start(&config.telemetry).await.or_fail(Exit::Input)?;
+            let traces = config.traces().or_fail(Exit::Input)?.map(Traces::start);
+            if let (Some(telemetry), Some(traces)) = (&telemetry, &traces) {
+                telemetry.report(traces);
+            }
             let backends = if given.is_empty() {
                 None
             } else {
@@ -141,11 +161,14 @@ impl Serve {
                 let Some(started) = signals.unless_stopped(Backends::start(&given, &lock)).await else { return Ok(()) };
                 Some(started.or_fail(Exit::Input)?)
             };
+            if let (Some(telemetry), Some(backends)) = (&telemetry, &backends) {
+                telemetry.report(backends);
+            }
             let built = signals.unless_stopped(async {
                 match &backends {
-                    None => service(&config, demo_methods::router(), recorder.as_ref()).await,
+                    None => service(&config, demo_methods::router()).await,
                     Some(backends) => {
-                        let (service, mut options) = service(&config, backends.router(), recorder.as_ref()).await?;
+                        let (service, mut options) = service(&config, backends.router()).await?;
                         options.description = format!("{} behind sealwire", names(&given));
                         options.interrupted = Some(backends.down());
                         Ok((service, options))
@@ -156,15 +179,25 @@ impl Serve {
                 None => Ok(()),
                 Some(Err(failure)) => Err(failure),
                 Some(Ok((service, options))) => {
-                    serve(&service, &config, options, out, state_file.as_deref(), signals.stop()).await
+                    if let Some(traces) = &traces {
+                        service.trace(traces.tracer());
+                    }
+                    let started = |running: &Running| {
+                        if let Some(telemetry) = &telemetry {
+                            telemetry.show(&service, running.clone());
+                        }
+                    };
+                    serve(&service, &config, options, out, state_file.as_deref(), started, signals.stop()).await
                 }
             };
-            if let Some(backends) = backends {
-                backends.stop().await;
-            }
+            let stopping = async {
+                if let Some(backends) = backends {
+                    backends.stop().await;
+                }
+            };
+            tokio::join!(stopping, close(traces));
             served
         })?;
-        recorder.map(Recorder::finish);
         outcome.map(|()| Exit::Ok)
     }
 }
@@ -178,36 +211,20 @@ fn names(backends: &[BackendConfig]) -> String {
     backends.iter().map(|backend| backend.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// The policy of a configuration, for the demonstration methods.
-pub(crate) fn policy(config: &Config) -> Result<(PolicySet, Vec<Finding>), Failure> {
-    policy::read(&config.policy.folder, &demo_methods())
-}
-
-fn demo_methods() -> Methods {
-    let router = demo_methods::router();
-    let names = router.names().chain(BUILTIN_METHODS);
-    names.filter_map(|name| MethodName::new(name).ok()).collect()
-}
-
 /// The service of a configuration, with the demonstration methods.
 pub(crate) async fn demonstration(config: &Config) -> Result<(Service, ServeOptions), Failure> {
-    service(config, demo_methods::router(), None).await
+    service(config, demo_methods::router()).await
 }
 
 /// The service of a configuration, with these methods.
 async fn service<S: Send + Sync + 'static>(
     config: &Config,
     methods: Router<S>,
-    recorder: Option<&Recorder>,
 ) -> Result<(Service, ServeOptions), Failure> {
     let (builder, mut options) = config.builder().await.or_fail(Exit::Input)?;
     "The demonstration methods of sealwire".clone_into(&mut options.description);
-    let mut builder = builder.methods(methods);
-    if let Some(recorder) = recorder {
-        builder = builder.decisions(recorder.sink());
-    }
-    let service = builder.build().map_err(|error| match error {
-        BuildError::Policy(errors) => policy::refused(&config.policy.folder, &errors),
+    let service = builder.methods(methods).build().map_err(|error| match error {
+        BuildError::Policy(errors) => policies::refused(&config.policy.folder, &errors),
         BuildError::Methods(_) => Failure::of(Exit::Input, &error),
         error => Failure::of(Exit::Bug, &error),
     })?;
@@ -227,6 +244,7 @@ async fn serve(
     options: ServeOptions,
     out: &Output,
     state_file: Option<&Path>,
+    on_start: impl FnOnce(&Running),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
     let (started, handle) = tokio::sync::oneshot::channel::<Running>();
@@ -258,7 +276,11 @@ async fn serve(
             }
         }
     };
-    let mut serving = pin!(service.serve(&config.nats, options, |running| drop(started.send(running)), shutdown));
+    let tell = |running| {
+        on_start(&running);
+        drop(started.send(running));
+    };
+    let mut serving = pin!(service.serve(&config.nats, options, tell, shutdown));
     let served = tokio::select! {
         served = &mut serving => served,
         announced = announce => {

@@ -21,7 +21,7 @@ Examples:
   sealwire nats-server
   sealwire nats-server --port 4333")]
 pub(crate) struct Server {
-    /// The port on 127.0.0.1
+    /// The port on 127.0.0.1; 0 for any that is free
     #[arg(long, default_value_t = 4222)]
     port: u16,
 }
@@ -40,7 +40,7 @@ impl Server {
             return Err(Failure::of(Exit::Input, &nats_server::RunError::PortInUse(self.port)));
         }
         let found = found(out)?;
-        let options = ServerOptions { port: Some(self.port), ..ServerOptions::default() };
+        let options = ServerOptions { port: Some(self.port).filter(|port| *port != 0), ..ServerOptions::default() };
         let mut broker = nats_server::spawn(&found, &options).or_fail(Exit::Transport)?;
         let signals = Signals::listen(None)?;
         let url = broker.url();

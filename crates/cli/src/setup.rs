@@ -7,7 +7,6 @@ mod cluster;
 mod mark;
 mod service;
 mod target;
-mod users;
 
 use clap::Subcommand;
 

@@ -5,6 +5,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use sealwire_backend::is_hidden;
+
 /// JSON text with such characters written as `\uXXXX` escapes. They can only occur inside strings, where the escape means the same.
 pub(crate) fn safe_json(text: &str) -> Cow<'_, str> {
     replace(text, |out, units| {
@@ -96,11 +98,9 @@ fn replace(text: &str, escape: impl Fn(&mut String, &[u16])) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Control characters except line end and tab, and characters that change the direction of writing or have no width (Unicode
-/// UAX #9, and the zero-width and tag characters).
+/// Whether it is shown as an escape: what nobody sees or moves other characters, but no tab.
 fn is_unsafe(c: char) -> bool {
-    (c.is_control() && c != '\n' && c != '\t')
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+    c != '\t' && is_hidden(c)
 }
 
 #[cfg(test)]
@@ -111,6 +111,11 @@ mod tests {
     fn control_sequences_are_escaped_and_json_keeps_its_meaning() {
         let hostile = "{\"a\":\"\u{9b}2J\u{7f}\u{202e}\u{e0041}ok\"}";
         let safe = safe_json(hostile);
+        for hidden in
+            ['\u{ad}', '\u{115f}', '\u{180b}', '\u{180e}', '\u{180f}', '\u{3164}', '\u{fe01}', '\u{ffa0}', '\u{e0100}']
+        {
+            assert_eq!(safe_text(&format!("tool{hidden}")), format!("tool{}", hidden.escape_unicode()));
+        }
         assert!(safe.is_ascii(), "{safe}");
         let before: Result<serde_json::Value, _> = serde_json::from_str(hostile);
         let after: Result<serde_json::Value, _> = serde_json::from_str(&safe);

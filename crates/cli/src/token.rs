@@ -6,7 +6,7 @@ mod issue;
 mod revoke;
 
 use clap::Subcommand;
-pub(crate) use revoke::Changed as ChangedDenylist;
+pub(crate) use revoke::DenylistChange as ChangedDenylist;
 
 use crate::exit::{Exit, Failure};
 use crate::output::Output;

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use sealwire::policy::{Param, ParamType};
+use sealwire::decide::{Param, ParamType};
 use sealwire_backend::is_hidden;
 
 /// A basic string.

@@ -4,7 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
-use sealwire::client::{Attachment, RequestBuilder};
+use sealwire::RequestBuilder;
+use sealwire::call::Attachment;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 

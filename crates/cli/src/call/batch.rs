@@ -4,11 +4,12 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use sealwire::client::{BatchCall, ClientError};
+use sealwire::ClientError;
+use sealwire::call::BatchCall;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::single::{Outcome, shown};
+use super::outcome::{Outcome, shown};
 use super::{Options, failure, stopped};
 use crate::exit::{Exit, Failure};
 use crate::files;
@@ -126,8 +127,7 @@ impl Batch {
             out.note(&format!("{sent} notifications sent; the service does not say whether they were executed"));
         }
         let errors = outcomes.into_iter().flatten().filter_map(Result::err);
-        let codes: Vec<Exit> = errors.map(|error| error.exit()).collect();
-        Ok(codes.iter().copied().find(|code| *code != Exit::Denied).or(codes.first().copied()).unwrap_or(Exit::Ok))
+        Ok(super::of_several(errors.map(|error| error.exit())))
     }
 }
 

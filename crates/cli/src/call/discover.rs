@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::client::MethodInfo;
+use sealwire::call::MethodInfo;
 use serde_json::Value;
 
-use super::Options;
+use super::{Options, interrupted};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::term;
@@ -40,9 +40,9 @@ impl Discover {
         let Self { creds, wait, service } = self;
         let options = Options { creds, deadline: None, wait, idempotent: false };
         let found = options.run(&service, out, async |client, signals| {
-            let discovered = signals.unless_stopped(client.discover(&service)).await;
-            discovered.unwrap_or(Err(sealwire::client::ClientError::Cancelled { sent: false }))
+            signals.unless_stopped(client.discover(&service)).await.transpose()
         })?;
+        let found = found.ok_or_else(interrupted)?;
         let methods = &found.methods;
         out.result(&found.document(), || {
             if methods.is_empty() {

@@ -4,7 +4,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::{Options, Words, interrupted};
+use super::{Options, Words};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
@@ -28,7 +28,9 @@ impl Notify {
             let request = self.words.request(self.options.request(&client, service));
             signals.unless_stopped(request.notify(&self.words.method, &params)).await.transpose()
         })?;
-        sent.ok_or_else(interrupted)?;
+        sent.ok_or_else(|| {
+            Failure::new(Exit::Interrupted, "stopped by a signal; the notification may have been sent")
+        })?;
         out.result(&json!({ "sent": true }), || "sent; nobody says whether it was executed".to_owned())?;
         Ok(Exit::Ok)
     }

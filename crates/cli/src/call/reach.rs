@@ -4,9 +4,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use sealwire::Name;
-use sealwire::client::ClientError;
-use sealwire::rpc::code;
+use sealwire::errors::code;
+use sealwire::{ClientError, Name};
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -33,7 +32,9 @@ pub(crate) fn reach(creds: Option<PathBuf>, service: &str, within: Duration, out
                 let last = if let ClientError::Repeated { last, .. } = error { *last } else { error };
                 match last {
                     // A denial will do: it is the service that signed it.
-                    ClientError::Remote(error) => Some(error).filter(|error| error.code() != code::PERMISSION_DENIED),
+                    ClientError::Remote(error) => {
+                        Some(error).filter(|error| error.profile_code() != Some(code::PERMISSION_DENIED))
+                    }
                     last => return Err(last),
                 }
             }

@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use sealwire::client::{Client, ClientError};
+use sealwire::{Client, ClientError};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::MissedTickBehavior;
 
-use super::single::{Outcome, shown};
+use super::outcome::{Outcome, shown};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::runtime::Signals;
@@ -17,8 +17,8 @@ use crate::when;
 
 /// How often.
 #[derive(Args)]
-pub(crate) struct Often {
-    /// Repeat the call at this interval, with a line for each, until SIGTERM or Ctrl-C, which cancel a call in progress
+pub(crate) struct Repeat {
+    /// Repeat the call at this interval, with a line for each, until SIGTERM or Ctrl-C, which cancel a call in progress (exit code 130)
     #[arg(long, value_name = "TIME", value_parser = when::interval)]
     pub(super) every: Option<Duration>,
     /// Stop after this many calls
@@ -42,8 +42,9 @@ struct Line<'a> {
     ms: f64,
 }
 
-impl Often {
-    /// Calls until told to stop. The exit code is that of the last call without a result, or `Ok`.
+impl Repeat {
+    /// Calls until told to stop. The exit code is that of the last call without a result, or `Ok`; `Interrupted` if the signal came
+    /// during a call.
     pub(super) async fn repeat(
         &self,
         every: Duration,
@@ -75,9 +76,11 @@ impl Often {
         }
         let Count { answered, failed, given_up, last_failure } = count;
         let all = answered + failed + given_up;
-        let given_up = if given_up == 0 { "" } else { ", the last one given up" };
+        let stopped = given_up > 0;
+        let given_up = if !stopped { "" } else { ", the last one given up" };
         out.note(&format!("{all} calls: {answered} with a result, {} without{given_up}", all - answered));
-        Ok(last_failure.unwrap_or(Exit::Ok))
+        // A call under way was cut short, whatever those before it got.
+        Ok(if stopped { Exit::Interrupted } else { last_failure.unwrap_or(Exit::Ok) })
     }
 }
 

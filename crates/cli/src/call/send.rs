@@ -2,6 +2,9 @@
 //! Never looks at what it sends.
 
 use clap::Args;
+use sealwire::ClientError;
+use sealwire::errors::code;
+use sealwire::internal::rpc::{Limits, Responses};
 
 use super::Options;
 use crate::exit::{Exit, Failure};
@@ -12,6 +15,9 @@ use crate::term;
 /// Sign and send a raw payload unchanged, and print the verified answer unchanged
 #[derive(Args)]
 #[command(after_help = "\
+Exit codes: 0 if the answer is a result, or the message has none; 10 if it says
+that the policy denies the call, 21 for another error. The answer is printed.
+
 Examples:
   sealwire send --creds planner.creds.json math \\
       '{\"jsonrpc\":\"2.0\",\"method\":\"math/add\",\"params\":[1,2],\"id\":1}'
@@ -53,11 +59,26 @@ impl Send {
             };
             Ok((answer?, signals.has_come()))
         })?;
-        match answer {
-            Some(answer) => out.print(&term::safe_json(&answer))?,
-            None => out.note("sent; there is no answer to say what became of it"),
-        }
-        // With a signal, the printed answer says what became of the call.
-        Ok(if is_stopped { Exit::Interrupted } else { Exit::Ok })
+        let Some(answer) = answer else {
+            out.note("sent; there is no answer to say what became of it");
+            return Ok(Exit::Ok);
+        };
+        out.print(&term::safe_json(&answer))?;
+        Ok(verdict(&answer, is_stopped))
     }
+}
+
+/// What an answer says, as `batch` reports it: `Ok` if every part of it is a result. If the service has answered a signal in another way than by
+/// cancelling, the signal came too late.
+fn verdict(answer: &str, is_stopped: bool) -> Exit {
+    let responses = match Responses::parse(answer.as_bytes(), &Limits::default()) {
+        Ok(Responses::Single(response)) => vec![response],
+        Ok(Responses::Batch(responses)) => responses,
+        Err(fault) => return super::exit(&ClientError::Protocol(fault.into())),
+    };
+    let errors: Vec<_> = responses.into_iter().filter_map(|response| response.outcome.err()).collect();
+    if is_stopped && errors.iter().any(|error| error.profile_code() == Some(code::CANCELLED)) {
+        return Exit::Interrupted;
+    }
+    super::of_several(errors.into_iter().map(|error| super::exit(&ClientError::Remote(error))))
 }

@@ -2,24 +2,25 @@
 //! Never prints a result that the service did not sign for this very call.
 
 use clap::Args;
-use sealwire::client::{Client, MessageId};
-use sealwire::rpc::code;
-use serde::Serialize;
+use sealwire::Client;
+use sealwire::errors::code;
+use sealwire::internal::client::MessageId;
 use serde_json::value::RawValue;
 
 use super::attach::{Attach, Attached, attach};
-use super::repeat::Often;
+use super::outcome::{Outcome, shown};
+use super::repeat::Repeat;
 use super::{Options, STREAM_DEADLINE, Words, failed, stream};
 use crate::completions::methods;
-use crate::exit::{ErrorObject, Exit, Failure};
+use crate::exit::{Exit, Failure};
 use crate::output::Output;
-use crate::term;
 
 /// Call a method, and print its result
 #[derive(Args)]
 #[command(after_help = "\
 Ctrl-C and SIGTERM cancel the call at the service, and the command says whether
-the service confirmed it; a second one ends the command at once.
+the service confirmed it; if the call has ended in another way by then, that is
+its outcome. A second one ends the command at once.
 
 Examples:
   sealwire call --creds planner.creds.json math math/add '{\"a\":2,\"b\":3}'
@@ -50,15 +51,7 @@ pub(crate) struct Call {
     #[arg(long, value_name = "NAME=FILE", value_parser = attach)]
     attach: Vec<Attach>,
     #[command(flatten)]
-    often: Often,
-}
-
-/// The outcome of a call, for scripts.
-#[derive(Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Outcome<'a> {
-    Result(&'a RawValue),
-    Error(ErrorObject<'a>),
+    often: Repeat,
 }
 
 impl Call {
@@ -69,7 +62,11 @@ impl Call {
         let (service, method) = (&self.words.service, &self.words.method);
         let id = MessageId::default();
         let request = |client: &Client| {
-            let mut request = attached.to(self.words.request(self.options.request(client, service))).note_id(&id);
+            let mut request = attached
+                .to(self.words.request(self.options.request(client, service)))
+                .relay()
+                .capture_id(&id)
+                .request();
             if let (None, false) = (self.options.deadline, attached.is_empty()) {
                 request = request.deadline(STREAM_DEADLINE);
             }
@@ -110,7 +107,7 @@ impl Call {
 impl Words {
     /// Adds help to errors that the service does not explain.
     pub(super) fn explained(&self, failure: Failure, id: &MessageId) -> Failure {
-        match failure.rpc_code() {
+        match failure.profile_code() {
             Some(code::PERMISSION_DENIED) => self.denied(failure, id),
             Some(code::METHOD_NOT_FOUND) => self.not_found(failure),
             Some(code::INVALID_REQUEST) if failure.says("is a subscription") => {
@@ -175,8 +172,3 @@ fn is_builtin(name: &str) -> bool {
 
 /// The most methods that are named.
 const SHOWN: usize = 12;
-
-/// A result for people.
-pub(super) fn shown(result: &RawValue) -> String {
-    term::safe_json(&term::indented(result.get())).into_owned()
-}

@@ -1,19 +1,22 @@
 //! `sealwire call --stream` and `sealwire watch`: print what a method sends while it runs, as it arrives.
 //! Never leaves a call running at the service when told to stop.
 
+use std::future::{Future, pending};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::Duration;
 
 use clap::Args;
 use futures_util::{Stream, StreamExt as _};
-use sealwire::client::{CallStream, Client, ClientError, MessageId, RequestBuilder, Subscription};
-use sealwire::rpc::Request;
+use sealwire::internal::client::MessageId;
+use sealwire::internal::rpc::Request;
+use sealwire::{CallStream, Client, ClientError, RequestBuilder, Subscription};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::single::shown;
-use super::{Options, Words, ended_by_signal, failed};
+use super::outcome::shown;
+use super::{Options, Words, ended_by_signal, failed, stopped, unsent};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::progress::Bar;
@@ -52,15 +55,24 @@ impl Watch {
         let options = Options { creds, deadline: None, wait, idempotent: false };
         let id = MessageId::default();
         let watched = options.run_until_stopped(&words.service, out, async |client: Client, signals, credentials| {
-            let request = words.request(options.request(&client, &words.service)).lease(lease).note_id(&id);
+            let request =
+                words.request(options.request(&client, &words.service)).lease(lease).relay().capture_id(&id).request();
             let (request, notes) = noted(request);
             let subscription = request.subscribe::<Box<RawValue>>(&words.method, &params);
             let mut printer = Printer::new(out, notes);
             match printer.print(subscription, &signals, times).await? {
-                Ended::Error(error) => Err(failed(error, &credentials, &words.service).await),
                 // The usual end.
-                Ended::Stopped(_) | Ended::Enough => Ok(Exit::Ok),
-                Ended::Result(result) => {
+                StreamEnd::Error(error) if stopped(&error, &signals).is_some() => Ok(Exit::Ok),
+                StreamEnd::Error(error) => Err(failed(error, &credentials, &words.service).await),
+                StreamEnd::Unsent | StreamEnd::Enough => Ok(Exit::Ok),
+                StreamEnd::Silent => {
+                    printer.out.note(&format!(
+                        "the service has not confirmed that it has ended; it ends with the lease, after {} s at most",
+                        lease.as_secs()
+                    ));
+                    Ok(Exit::Ok)
+                }
+                StreamEnd::Result(result) => {
                     printer.out.result(&Line::Result(&result), || shown(&result))?;
                     printer.out.note("the service has ended it");
                     Ok(Exit::Ok)
@@ -84,13 +96,25 @@ pub(super) async fn call(
     let stream = request.stream::<Box<RawValue>>(method, params);
     let mut printer = Printer::new(out, notes);
     match printer.print(stream, signals, None).await? {
-        Ended::Error(error) => Err(told(error).await),
-        Ended::Stopped(is_confirmed) => Err(ended_by_signal(is_confirmed)),
-        Ended::Enough => Ok(Exit::Ok),
-        Ended::Result(result) => {
+        StreamEnd::Error(error) => Err(match stopped(&error, signals) {
+            Some(failure) => failure,
+            None => told(error).await,
+        }),
+        StreamEnd::Unsent => Err(unsent()),
+        StreamEnd::Silent => Err(ended_by_signal(false)),
+        StreamEnd::Enough => Ok(Exit::Ok),
+        StreamEnd::Result(result) => {
             printer.result(&result)?;
             Ok(Exit::Ok)
         }
+    }
+}
+
+/// Waits for this, or for ever.
+async fn over(cancelling: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+    match cancelling {
+        Some(cancelling) => cancelling.await,
+        None => pending().await,
     }
 }
 
@@ -122,11 +146,13 @@ struct Progress {
     message: Option<String>,
 }
 
-enum Ended {
+enum StreamEnd {
     Result(Box<RawValue>),
     Error(ClientError),
-    /// By a signal; whether the service confirmed that the call has ended.
-    Stopped(bool),
+    /// By a signal, before anything was sent.
+    Unsent,
+    /// By a signal, and the service has not said how.
+    Silent,
     /// After as many items as were asked for.
     Enough,
 }
@@ -134,12 +160,20 @@ enum Ended {
 /// What [`CallStream`] and [`Subscription`] have in common.
 trait Parts: Stream<Item = Result<Box<RawValue>, ClientError>> + Unpin {
     async fn result(self) -> Result<Box<RawValue>, ClientError>;
+    fn is_sent(&self) -> bool;
+    fn cancelling(&self) -> impl Future<Output = ()> + Send + 'static;
     async fn stop(self) -> bool;
 }
 
 impl Parts for CallStream<Box<RawValue>> {
     async fn result(self) -> Result<Box<RawValue>, ClientError> {
         self.finish().await
+    }
+    fn is_sent(&self) -> bool {
+        self.message_id().is_some()
+    }
+    fn cancelling(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.cancelling()
     }
     async fn stop(self) -> bool {
         self.cancel().await
@@ -149,6 +183,12 @@ impl Parts for CallStream<Box<RawValue>> {
 impl Parts for Subscription<Box<RawValue>> {
     async fn result(self) -> Result<Box<RawValue>, ClientError> {
         self.finish().await
+    }
+    fn is_sent(&self) -> bool {
+        self.message_id().is_some()
+    }
+    fn cancelling(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.cancelling()
     }
     async fn stop(self) -> bool {
         self.cancel().await
@@ -171,26 +211,41 @@ impl<'o> Printer<'o> {
         Self { out, notes, bar: out.bar(), items: 0, text: Some(String::new()), in_line: false }
     }
 
-    /// Prints everything until the end.
-    async fn print(&mut self, mut parts: impl Parts, signals: &Signals, times: Option<u64>) -> Result<Ended, Failure> {
+    /// Prints everything until the end. A signal has it cancelled at the service, whose end is the outcome, whatever it is
+    /// (SPEC.md §25.4).
+    async fn print(
+        &mut self,
+        mut parts: impl Parts,
+        signals: &Signals,
+        times: Option<u64>,
+    ) -> Result<StreamEnd, Failure> {
         let mut left = times;
+        let mut cancelling: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         loop {
             if left == Some(0) {
                 self.end_line()?;
                 parts.stop().await;
-                return Ok(Ended::Enough);
+                return Ok(StreamEnd::Enough);
             }
             let item = tokio::select! {
                 biased;
-                () = signals.stop() => {
-                    self.end_line()?;
-                    return Ok(Ended::Stopped(parts.stop().await));
+                () = signals.stop(), if cancelling.is_none() => {
+                    if !parts.is_sent() {
+                        self.end_line()?;
+                        return Ok(StreamEnd::Unsent);
+                    }
+                    cancelling = Some(Box::pin(parts.cancelling()));
+                    continue;
                 }
                 Some(note) = self.notes.recv() => {
                     self.note(&note)?;
                     continue;
                 }
                 item = parts.next() => item,
+                () = over(&mut cancelling) => {
+                    self.end_line()?;
+                    return Ok(StreamEnd::Silent);
+                }
             };
             // These notifications came before the item.
             while let Ok(note) = self.notes.try_recv() {
@@ -200,11 +255,11 @@ impl<'o> Printer<'o> {
                 Some(Ok(item)) => self.item(&item)?,
                 Some(Err(error)) => {
                     self.end_line()?;
-                    return Ok(Ended::Error(error));
+                    return Ok(StreamEnd::Error(error));
                 }
                 None => {
                     self.end_line()?;
-                    return Ok(parts.result().await.map_or_else(Ended::Error, Ended::Result));
+                    return Ok(parts.result().await.map_or_else(StreamEnd::Error, StreamEnd::Result));
                 }
             }
             left = left.map(|left| left.saturating_sub(1));

@@ -1,9 +1,9 @@
 //! Why a service may not know a caller, as far as token and credentials reveal it. The service must not say which of many reasons.
 //! Never verifies or sends anything: all it finds are facts about our own files.
 
-use sealwire::auth::{KeyEntry, decode_untrusted};
-use sealwire::client::Credentials;
-use serde_json::{Map, Value};
+use sealwire::Credentials;
+use sealwire::internal::auth::{KeyEntry, Untrusted, decode_untrusted};
+use serde_json::Value;
 
 use crate::exit::Failure;
 use crate::when;
@@ -15,12 +15,12 @@ pub(super) async fn told(failure: Failure, credentials: &Credentials, service: &
         Err(_) => None,
     };
     let Some(said) = token.and_then(|token| decode_untrusted(token.trim()).ok()) else { return failure };
-    let found = causes(&said.claims, credentials, service, when::now_s());
+    let found = causes(&said, credentials, service, when::now_s());
     if !found.is_empty() {
         return found.into_iter().fold(failure, Failure::cause);
     }
     let kid = credentials.kid();
-    let issued = said.claims.get("iat").and_then(Value::as_u64).unwrap_or(0);
+    let issued = said.date("iat").unwrap_or(0);
     let help = if when::now_s().saturating_sub(issued) < FRESH {
         format!(
             "the token was made just now: services look at their files twice a second, so try again; if that does not help, \
@@ -39,9 +39,10 @@ pub(super) async fn told(failure: Failure, credentials: &Credentials, service: &
 /// For how many seconds after a change a service may not have reread its files.
 const FRESH: u64 = 3;
 
-fn causes(claims: &Map<String, Value>, credentials: &Credentials, service: &str, now_s: u64) -> Vec<String> {
+fn causes(said: &Untrusted, credentials: &Credentials, service: &str, now_s: u64) -> Vec<String> {
+    let claims = &said.claims;
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
-    let time = |name: &str| claims.get(name).and_then(Value::as_u64);
+    let time = |name: &str| said.date(name);
     let mut found = Vec::new();
     let audiences: Vec<&str> = match claims.get("aud") {
         Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),

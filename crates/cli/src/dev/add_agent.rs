@@ -4,21 +4,23 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use sealwire::auth::{Nonce, read_service_key};
-use sealwire::client::{Client, ClientError, Credentials, ErrorKind};
-use sealwire::wire::AgentKey;
-use sealwire::{BusConfig, Name};
+use sealwire::configure::AgentKey;
+use sealwire::errors::ErrorKind;
+use sealwire::internal::auth::read_service_key;
+use sealwire::internal::wire::Nonce;
+use sealwire::{BusConfig, Client, ClientError, Credentials, Name};
 use serde_json::json;
 
-use super::Place;
-use super::folder::{Folder, Member};
+use super::folder::{Folder, Member, Place};
+use crate::alg::Alg;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::Lock;
-use crate::keys::{Alg, add_to_ring};
+use crate::files::{self, Lock};
+use crate::keys::add_to_ring;
 use crate::output::Output;
 use crate::runtime::block_on;
-use crate::sandbox::{MALLORY, SERVICE, SERVICE_USER, TOOLS_USER};
-use crate::{parties, policy, serve};
+use crate::{policies, policy, serve};
+use sealwire_lab::parties::{self, SERVICE};
+use sealwire_lab::sandbox::{MALLORY, SERVICE_USER, TOOLS_USER};
 
 /// Add an agent to the setup: key, credentials, token and broker user
 ///
@@ -61,7 +63,7 @@ impl AddAgent {
         }
         let config = folder.config()?;
         let (policies, _) = serve::policy(&config)?;
-        policy::check_roles(&policies, &self.roles)?;
+        policies::check_roles(&policies, &self.roles)?;
 
         let url = config.nats.urls.first().cloned().unwrap_or_default();
         let bus = BusConfig {
@@ -90,7 +92,8 @@ impl AddAgent {
         if running {
             block_on(taken_up(&file))??;
         }
-        let result = json!({ "agent": name, "roles": self.roles, "kid": kid, "credentials": file, "running": running });
+        let result = json!({ "agent": name, "roles": self.roles, "kid": kid, "credentials": files::shown(&file),
+                             "running": running });
         out.result(&result, || {
             let known =
                 if running { "the broker and the service know it" } else { "the next `sealwire dev` will know it" };

@@ -6,16 +6,21 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use sealwire::auth::{Nonce, TokenIssuer, check_folder, read_public, read_secret, write_secret};
-use sealwire::client::Credentials;
-use sealwire::{BusConfig, Config, Name};
+use clap::Args;
+use sealwire::internal::auth::TokenIssuer;
+use sealwire::internal::files::{check_folder, read_public, read_secret, write_secret};
+use sealwire::internal::wire::Nonce;
+use sealwire::{BusConfig, Config, Credentials, Name};
 use serde::{Deserialize, Serialize};
 
 use crate::call::bench::BARE_LOGIN;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{at, make_folder, restrict, write_public};
-use crate::parties::{self, AGENTS};
-use crate::sandbox::{BENCH_USER, SERVICE_USER, STATE, Sandbox, TOKEN_S, TOOLS_USER, broker_config};
+use sealwire_lab::layout;
+use sealwire_lab::parties::{self, AGENTS};
+use sealwire_lab::sandbox::{
+    BENCH_USER, FOLDER, MARK, SERVICE_USER, STATE, Sandbox, TOKEN_S, TOOLS_USER, broker_config, is_marked,
+};
 
 /// The folder. After [`Folder::take`], locked until this is dropped.
 #[derive(Debug)]
@@ -33,12 +38,20 @@ pub(super) struct Member {
     pub(super) roles: Vec<String>,
 }
 
-/// Marks a folder as ours. The process that uses the folder locks this file and writes its process id into it.
-const MARK: &str = ".sealwire-dev";
 /// The agents. Written last: if this file exists, so does everything else.
 const MEMBERS: &str = "agents.json";
+/// The broker login of tools, such as `sealwire top`.
+const TOOLS_LOGIN: &str = "tools.nats.json";
 /// Where a new setup is built.
 const BESIDE: &str = ".new";
+
+/// The folder of the setup.
+#[derive(Args)]
+pub(super) struct Place {
+    /// The folder to write everything into; what an earlier run left there is used again
+    #[arg(long, value_name = "FOLDER", default_value = FOLDER)]
+    pub(super) folder: PathBuf,
+}
 
 impl Folder {
     /// Checks that the folder can be taken, and creates it if there is none.
@@ -134,7 +147,7 @@ impl Folder {
         let of_agents =
             agents.iter().flat_map(|Member { agent, .. }| [format!("{agent}.creds.json"), format!("{agent}.jwt")]);
         let of_state = ["", ".lock", ".new"].map(|end| format!("{STATE}{end}"));
-        let old = of_agents.chain(of_state).chain([BENCH_PASSWORD, BARE_LOGIN].map(str::to_owned));
+        let old = of_agents.chain(of_state).chain([BENCH_PASSWORD, BARE_LOGIN, TOOLS_LOGIN].map(str::to_owned));
         let new = names(&beside).map_err(fail)?;
 
         // From here on, the folder counts as incomplete until the new setup is in place.
@@ -202,15 +215,16 @@ impl Folder {
         write_secret(&file, &Nonce::random().to_text(), false).or_fail(Exit::Input)
     }
 
-    /// Writes the broker login of bare requests.
-    pub(super) fn write_bench_login(&self, url: &str) -> Result<(), Failure> {
-        let login = BusConfig {
-            user: Some(BENCH_USER.to_owned()),
-            password_file: Some(BENCH_PASSWORD.into()),
-            ..BusConfig::open(url)
-        };
-        let text = serde_json::to_string_pretty(&login).map_err(|error| Failure::of(Exit::Bug, &error))?;
-        write_secret(&self.file(BARE_LOGIN), &(text + "\n"), true).or_fail(Exit::Input)
+    /// Writes the broker logins of bare requests, and of tools.
+    pub(super) fn write_logins(&self, url: &str) -> Result<(), Failure> {
+        let tools = format!("{TOOLS_USER}.password");
+        for (user, password, file) in [(BENCH_USER, BENCH_PASSWORD, BARE_LOGIN), (TOOLS_USER, &tools, TOOLS_LOGIN)] {
+            let login =
+                BusConfig { user: Some(user.to_owned()), password_file: Some(password.into()), ..BusConfig::open(url) };
+            let text = serde_json::to_string_pretty(&login).map_err(|error| Failure::of(Exit::Bug, &error))?;
+            write_secret(&self.file(file), &(text + "\n"), true).or_fail(Exit::Input)?;
+        }
+        Ok(())
     }
 
     /// Writes the broker's address into the configuration and the credentials if it has changed. Everything else in them
@@ -221,7 +235,7 @@ impl Folder {
             return Ok(());
         }
         let (before, now) = (format!("\"{before}\""), format!("\"{url}\""));
-        let config = self.file(CONFIG);
+        let config = self.file(layout::CONFIG);
         let text = read_public(&config).or_fail(Exit::Input)?;
         write_public(&config, &text.replace(&before, &now))?;
         for Member { agent, .. } in self.members()? {
@@ -249,17 +263,17 @@ impl Folder {
     pub(super) fn write_token(&self, issuer: &TokenIssuer, member: &Member) -> Result<(), Failure> {
         let roles: Vec<&str> = member.roles.iter().map(String::as_str).collect();
         let token = parties::token(issuer, member.agent.as_str(), &roles, TOKEN_S)?;
-        let path = self.file(&format!("{}.jwt", member.agent));
+        let path = layout::token(&self.path, member.agent.as_str());
         write_secret(&path, &format!("{token}\n"), true).or_fail(Exit::Input)
     }
 
     pub(super) fn issuer(&self) -> Result<TokenIssuer, Failure> {
-        TokenIssuer::load(self.file("token-key.json")).or_fail(Exit::Input)
+        TokenIssuer::load(self.file(layout::TOKEN_KEY)).or_fail(Exit::Input)
     }
 
     /// The service's configuration.
     pub(super) fn config(&self) -> Result<Config, Failure> {
-        Config::load(self.file(CONFIG)).or_fail(Exit::Input)
+        Config::load(self.file(layout::CONFIG)).or_fail(Exit::Input)
     }
 
     fn credentials(&self, agent: &Name) -> Result<Credentials, Failure> {
@@ -267,7 +281,7 @@ impl Folder {
     }
 
     pub(super) fn credentials_file(&self, agent: &Name) -> PathBuf {
-        self.file(&format!("{agent}.creds.json"))
+        layout::credentials(&self.path, agent.as_str())
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -279,14 +293,8 @@ impl Folder {
     }
 }
 
-const CONFIG: &str = "sealwire.toml";
 /// The file with the password of bare requests.
 const BENCH_PASSWORD: &str = "bench.password";
-
-/// Whether a folder belongs to `sealwire dev`. A symbolic link is no mark: writing to it would write elsewhere.
-pub(crate) fn is_marked(folder: &Path) -> bool {
-    fs::symlink_metadata(folder.join(MARK)).is_ok_and(|mark| mark.is_file())
-}
 
 fn remove(path: &Path) -> std::io::Result<()> {
     match fs::symlink_metadata(path) {

@@ -1,42 +1,110 @@
 //! The files of a new project.
 //! Never leaves some of them without the others.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use sealwire::auth::{KeyRingFile, ProofAlgorithm, TokenIssuer, check_folder, write_secret, write_service_key};
-use sealwire::client::Credentials;
-use sealwire::wire::{AgentKey, Audience, ServiceKey};
-use sealwire::{BusConfig, Name};
+use clap::ValueEnum;
+use sealwire::configure::{AgentKey, ProofAlgorithm};
+use sealwire::internal::auth::{KeyRingFile, TokenIssuer};
+use sealwire::internal::files::check_folder;
+use sealwire::internal::wire::{Audience, ServiceKey};
+use sealwire::{BusConfig, Credentials, Name};
 
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{at, make_folder, restrict, write_public};
 use crate::keys::add_to_ring;
-use crate::parties::{ENVIRONMENT, named};
-use crate::project::{Project, TOKEN_KEY};
+use crate::project::Project;
+use sealwire_lab::layout;
+use sealwire_lab::parties::{ENVIRONMENT, named};
+
+/// What a project begins with.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Language {
+    /// A Cargo project
+    Rust,
+    /// Two Python programs, with the package `sealwire`
+    Python,
+    /// A Python program that needs no package: `sealwire serve` runs it, and it reads requests from its standard input
+    Stdio,
+    /// Configuration, keys and policy only, for a program of your own; the folder need not be empty
+    None,
+}
 
 /// What the templates call the service and the agent, and the address of their broker.
 pub(super) const SERVICE: &str = "math";
 pub(super) const AGENT: &str = "planner";
 const URL: &str = "nats://127.0.0.1:4222";
-const RUN: &str = "sealwire nats-server --port 4222\ncargo run --bin service\ncargo run --bin client";
-/// The role in the policy, and the issuer in the configuration.
-const ROLE: &str = "calculator";
+const RUN: [&str; 3] = [
+    "sealwire nats-server --port 4222\ncargo run --bin service\ncargo run --bin client",
+    "sealwire nats-server --port 4222\npython3 service.py\npython3 client.py",
+    "sealwire nats-server --port 4222\nsealwire serve\n\
+     sealwire call --creds planner.creds.json math math/add '[2, 3]' --wait 10s",
+];
+/// The issuer in the configuration.
 const ISSUER: &str = "https://issuer.dev.invalid";
 
-/// The files that do not depend on keys. `examples` builds the programs, so they are what the README shows.
-const TEMPLATES: [(&str, &str); 6] = [
-    ("README.md", include_str!("README.md")),
-    ("sealwire.toml", include_str!("sealwire.toml")),
+const CONFIG: &str = include_str!("sealwire.toml");
+const TESTED_POLICY: [(&str, &str); 2] = [
     ("policies/math.toml", include_str!("policy.toml")),
     ("policies/math.test.toml", include_str!("policy.test.toml")),
+];
+/// `examples` builds the programs, so they are what the README shows.
+const RUST: [(&str, &str); 3] = [
+    ("README.md", include_str!("README.md")),
     ("src/bin/service.rs", include_str!("../../templates/service.rs")),
     ("src/bin/client.rs", include_str!("../../templates/client.rs")),
 ];
+const PYTHON: [(&str, &str); 4] = [
+    ("README.md", include_str!("python.md")),
+    ("service.py", include_str!("service.py")),
+    ("client.py", include_str!("client.py")),
+    ("requirements.txt", "sealwire\n"),
+];
+const STDIO: [(&str, &str); 2] = [("README.md", include_str!("stdio.md")), ("service.py", include_str!("stdio.py"))];
+
+impl Language {
+    /// The files that do not depend on keys.
+    fn templates(self) -> Vec<(&'static str, &'static str)> {
+        match self {
+            Self::Rust => [&TESTED_POLICY[..], &RUST].concat(),
+            Self::Python => [&TESTED_POLICY[..], &PYTHON].concat(),
+            Self::Stdio => [&TESTED_POLICY[..], &STDIO].concat(),
+            Self::None => vec![("policies/math.toml", include_str!("open.toml"))],
+        }
+    }
+
+    fn config(self) -> String {
+        match self {
+            Self::Rust | Self::Python | Self::None => CONFIG.to_owned(),
+            Self::Stdio => format!("{CONFIG}{}", include_str!("backend.toml")),
+        }
+    }
+
+    /// The role in the policy that the first agent has.
+    fn role(self) -> &'static str {
+        match self {
+            Self::Rust | Self::Python | Self::Stdio => "calculator",
+            Self::None => "user",
+        }
+    }
+}
+
+/// What a folder calls for: whoever has a Python program there does not want one in Rust beside it.
+pub(super) fn language(folder: &Path) -> Language {
+    let names: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+    let has = |name: &str| names.iter().any(|found| found == name);
+    let is_python = |name: &OsString| Path::new(name).extension().is_some_and(|end| end == "py" || end == "ipynb");
+    let python = names.iter().any(is_python) || ["pyproject.toml", "requirements.txt"].into_iter().any(has);
+    if python && !has("Cargo.toml") { Language::None } else { Language::Rust }
+}
 
 /// A project to be written.
 pub(super) struct Files<'a> {
     pub(super) folder: &'a Path,
+    pub(super) language: Language,
     pub(super) service: &'a Name,
     pub(super) agent: &'a Name,
     pub(super) url: &'a str,
@@ -47,17 +115,18 @@ pub(super) struct Files<'a> {
 impl Files<'_> {
     /// Writes them all, or none.
     pub(super) fn write(&self) -> Result<(), Failure> {
-        let sources = checkout(Path::new(env!("CARGO_MANIFEST_DIR")))?;
+        let sources = match self.language {
+            Language::Rust => checkout(Path::new(env!("CARGO_MANIFEST_DIR")))?,
+            Language::Python | Language::Stdio | Language::None => None,
+        };
         let was_there = self.folder.exists();
-        if was_there {
-            self.check_empty()?;
-        }
+        let before = if was_there { self.before()? } else { BTreeSet::new() };
         make_folder(self.folder)?;
         let written = self.write_all(sources);
         if written.is_err() {
-            // The folder was empty, so everything in it is ours. A file that cannot be removed does no harm.
-            let entries = fs::read_dir(self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
-            for path in entries.filter(|path| !is_kept(path)) {
+            // None of our names was there before, so whatever is new is ours. A file that cannot be removed does no harm.
+            let entries = fs::read_dir(self.folder).into_iter().flatten().flatten();
+            for path in entries.filter(|entry| !before.contains(&entry.file_name())).map(|entry| entry.path()) {
                 let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
             }
             if !was_there {
@@ -67,26 +136,48 @@ impl Files<'_> {
         written
     }
 
-    fn check_empty(&self) -> Result<(), Failure> {
+    /// The names in the folder, which must leave room for ours.
+    fn before(&self) -> Result<BTreeSet<OsString>, Failure> {
         let entries = fs::read_dir(self.folder).map_err(|error| at(self.folder, &error))?;
-        let Some(found) = entries.flatten().map(|entry| entry.path()).find(|path| !is_kept(path)) else {
-            return Ok(());
+        let names: BTreeSet<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();
+        let credentials = format!("{}.creds.json", self.agent);
+        let is_ours = |name: &OsString| OURS.iter().any(|own| name == own) || *name == *credentials;
+        let in_the_way = match self.language {
+            Language::None => names.iter().find(|name| is_ours(name)),
+            Language::Rust | Language::Python | Language::Stdio => names.iter().find(|name| !is_kept(name)),
         };
-        let (folder, name) = (self.folder.display(), found.file_name().unwrap_or_default().display().to_string());
+        let Some(name) = in_the_way else { return Ok(names) };
+        let (folder, name) = (self.folder.display(), name.display());
+        if self.language == Language::None {
+            let failure = Failure::input(format!("`{name}` is in `{folder}` already, and nothing was written"));
+            return Err(failure.help("name another folder: `sealwire init FOLDER`"));
+        }
         let failure = Failure::input(format!("`{folder}` is not empty (`{name}` is in it), and nothing was written"));
-        Err(failure.help("name a folder that is empty or does not exist yet: `sealwire init FOLDER`"))
+        Err(failure.help(
+            "name a folder that is empty or does not exist yet: `sealwire init FOLDER`; for a program that is there already: \
+             `sealwire init FOLDER --language none`",
+        ))
     }
 
     fn write_all(&self, sources: Option<&Path>) -> Result<(), Failure> {
-        for folder in ["policies", "src", "src/bin"].map(|folder| self.folder.join(folder)) {
+        let folders: &[&str] =
+            if self.language == Language::Rust { &["policies", "src", "src/bin"] } else { &["policies"] };
+        for folder in folders.iter().map(|folder| self.folder.join(folder)) {
             make_folder(&folder)?;
             restrict(&folder)?;
         }
-        for (name, text) in TEMPLATES {
+        self.public(layout::CONFIG, &self.named(&self.language.config()))?;
+        for (name, text) in self.language.templates() {
             self.public(&self.named(name), &self.named(text))?;
         }
-        self.public("Cargo.toml", &manifest(self.service, sources))?;
-        self.public(".gitignore", "/target\n*.creds.json\nring.json\nservice-key.json\ntoken-key.json\n")?;
+        if self.language == Language::Rust {
+            self.public("Cargo.toml", &manifest(self.service, sources))?;
+        }
+        let target = if self.language == Language::Rust { "/target\n" } else { "" };
+        // Somebody else's stays as it is; the secrets are readable for their owner alone in any case.
+        if !self.folder.join(".gitignore").exists() {
+            self.public(".gitignore", &format!("{target}*.creds.json\nring.json\nservice-key.json\ntoken-key.json\n"))?;
+        }
         if let Some(lock) = sources.and_then(|folder| fs::read_to_string(folder.join("Cargo.lock")).ok()) {
             // These versions are the tested ones, and Cargo need not resolve any.
             self.public("Cargo.lock", &lock)?;
@@ -99,33 +190,31 @@ impl Files<'_> {
         let environment = named(ENVIRONMENT)?;
         let audience = Audience::new(&environment, self.service);
         let issuer = TokenIssuer::generate(ISSUER).or_fail(Exit::Bug)?;
-        issuer.save(path(TOKEN_KEY)).or_fail(Exit::Input)?;
-        self.public("jwks.json", &issuer.public_jwks())?;
-        self.public("denylist.json", "{}\n")?;
         let service_key = ServiceKey::generate(&format!("svc:{audience}:1"), &audience).or_fail(Exit::Bug)?;
-        write_service_key(&path("service-key.json"), &service_key).or_fail(Exit::Input)?;
         let ring = KeyRingFile { audience: audience.to_string(), keys: Vec::new() };
         let ring = serde_json::to_string(&ring).or_fail(Exit::Bug)?;
-        write_secret(&path("ring.json"), &ring, false).or_fail(Exit::Input)?;
+        layout::write_keys(self.folder, &issuer, &service_key, &ring)?;
 
-        let project = Project::open(&path("sealwire.toml"))?;
-        let file = path(&format!("{}.creds.json", self.agent));
+        let project = Project::open(&path(layout::CONFIG))?;
+        let file = layout::credentials(self.folder, self.agent.as_str());
         let key = AgentKey::generate(&format!("{}.k1", self.agent), ProofAlgorithm::Hs256).or_fail(Exit::Bug)?;
-        add_to_ring(&path("ring.json"), &key, self.agent)?;
-        let token = project.token_command(self.agent, &[ROLE.to_owned()], &file)?;
+        add_to_ring(&path(layout::RING), &key, self.agent)?;
+        let token = project.token_command(self.agent, &[self.language.role().to_owned()], &file)?;
         let command = token.map(|(command, _)| command).unwrap_or_default();
         let credentials = Credentials::new(environment, self.agent.clone(), key, BusConfig::open(self.url))
             .service_keys(self.service.clone(), vec![service_key.public()])
             .token_command(command.iter().map(String::as_str));
         credentials.save(&file, false).or_fail(Exit::Input)?;
-        // Reports whatever the service would report when it starts.
+        // Reports whatever the service would report when it starts, apart from its programs.
         project.config.check().or_fail(Exit::Input)
     }
 
     fn named(&self, text: &str) -> String {
         // Via a placeholder, since the service may be named like the template's agent, and the agent like its service.
-        let text = text
-            .replace(RUN, &self.run.join("\n"))
+        let run = self.run.join("\n");
+        let text = RUN
+            .iter()
+            .fold(text.to_owned(), |text, template| text.replace(template, &run))
             .replace(URL, self.url)
             .replace(SERVICE, "\0")
             .replace(AGENT, self.agent.as_str());
@@ -138,9 +227,20 @@ impl Files<'_> {
 }
 
 /// Whether an entry may be in a folder that counts as empty.
-fn is_kept(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == ".git")
+fn is_kept(name: &OsString) -> bool {
+    name == ".git"
 }
+
+/// What is written beside a program that is there already, besides the agent's credentials.
+const OURS: [&str; 7] = [
+    layout::CONFIG,
+    layout::POLICIES,
+    layout::TOKEN_KEY,
+    layout::JWKS,
+    layout::DENYLIST,
+    layout::SERVICE_KEY,
+    layout::RING,
+];
 
 fn manifest(service: &Name, sources: Option<&Path>) -> String {
     let sealwire = match sources {
@@ -152,10 +252,9 @@ fn manifest(service: &Name, sources: Option<&Path>) -> String {
          [dependencies]\n\
          # With the shared guard, the service can have any number of replicas.\n\
          sealwire = {{ {sealwire}, features = [\"shared-guard\"] }}\nserde = {{ version = \"1\", features = [\"derive\"] }}\n\
-         tokio = {{ version = \"1\", features = [\"macros\", \"rt-multi-thread\", \"signal\"] }}\n\
+         tokio = {{ version = \"1\", features = [\"macros\", \"rt-multi-thread\"] }}\n\
          # What the service logs, and where.\n\
-         tracing = \"0.1\"\n\
-         tracing-subscriber = {{ version = \"0.3\", default-features = false, features = [\"ansi\", \"fmt\"] }}\n\n\
+         tracing-subscriber = {{ version = \"0.3\", default-features = false, features = [\"fmt\"] }}\n\n\
          # Not a member of any workspace that the folder may be in.\n[workspace]\n"
     )
 }

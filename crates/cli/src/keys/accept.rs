@@ -4,15 +4,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::auth::read_public;
-use sealwire::client::Credentials;
-use sealwire::{BusConfig, Name};
+use sealwire::internal::files::read_public;
+use sealwire::{BusConfig, Credentials, Name};
 use serde_json::json;
 
 use super::enrol::Enrolment;
 use super::pin::pin;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::Lock;
+use crate::files::{Lock, shown};
 use crate::output::Output;
 
 /// Put what `sealwire keys enrol` wrote into the agent's credentials: pinned service keys, broker addresses
@@ -68,7 +67,7 @@ impl Accept {
         }
         credentials.save(&self.creds, true).or_fail(Exit::Input)?;
         let agent = credentials.agent();
-        out.result(&json!({ "agent": agent, "credentials": self.creds, "services": services }), || {
+        out.result(&json!({ "agent": agent, "credentials": shown(&self.creds), "services": services }), || {
             let services: Vec<&str> = services.iter().map(|service| service.as_str()).collect();
             format!("{agent} may call {}, and knows how they sign", services.join(", "))
         })?;

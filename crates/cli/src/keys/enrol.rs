@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use sealwire::Name;
-use sealwire::auth::{KeyEntry, read_service_key};
-use sealwire::wire::{KeyRequest, ServicePublicKey};
+use sealwire::configure::ServicePublicKey;
+use sealwire::internal::auth::{KeyEntry, read_service_key};
+use sealwire::internal::wire::KeyRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -14,7 +15,7 @@ use super::new_agent::{ServiceRing, opened, save};
 use super::request::read_request;
 use super::ring::Ring;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{Lock, check_apart, check_output, write_public};
+use crate::files::{Lock, all_shown, check_apart, check_output, shown, write_public};
 use crate::output::Output;
 use crate::when;
 
@@ -73,7 +74,7 @@ pub(super) struct Enrolment {
     pub(super) agent: String,
     pub(super) kid: String,
     /// The services' public keys.
-    pub(super) service_keys: Vec<Pinned>,
+    pub(super) service_keys: Vec<PinnedKeys>,
     /// If empty, the agent keeps the addresses that it has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) urls: Vec<String>,
@@ -81,7 +82,7 @@ pub(super) struct Enrolment {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Pinned {
+pub(super) struct PinnedKeys {
     pub(super) service: String,
     pub(super) kid: String,
     pub(super) x: String,
@@ -145,11 +146,11 @@ impl Enrol {
             write_public(&path, &text)?;
         }
 
-        let files: Vec<&Path> = rings.iter().map(Ring::path).collect();
+        let files = all_shown(rings.iter().map(Ring::path));
         let KeyRequest { agent, kid, nkey, made_at, .. } = &request;
         let thumbprint = request.thumbprint();
         let result = json!({ "agent": agent, "kid": kid, "thumbprint": thumbprint, "nkey": nkey, "rings": files,
-                             "enrolment": path });
+                             "enrolment": shown(&path) });
         let report = || {
             let mut text =
                 format!("enrolled {agent} with the key {kid}, asked for {}\n", when::both(*made_at, when::now_s()));
@@ -176,12 +177,12 @@ impl Enrol {
     }
 
     /// The keys to pin. Each belongs to one of the services, and every service has at least one.
-    fn pinned(&self) -> Result<Vec<Pinned>, Failure> {
+    fn pinned(&self) -> Result<Vec<PinnedKeys>, Failure> {
         let mut pinned = Vec::new();
         for file in &self.pin_files {
             let read = self.services.iter().find_map(|service| {
                 let key = read_service_key(file, &service.audience).ok()?;
-                Some(Pinned {
+                Some(PinnedKeys {
                     service: service.audience.service().to_owned(),
                     kid: key.kid().to_owned(),
                     x: key.public().x(),
@@ -198,7 +199,7 @@ impl Enrol {
             let of = |service: &&ServiceRing| kid.starts_with(&format!("svc:{}:", service.audience));
             let service = self.services.iter().find(of).ok_or_else(wrong)?;
             let service = service.audience.service().to_owned();
-            pinned.push(Pinned { service, kid: kid.to_owned(), x: key.x() });
+            pinned.push(PinnedKeys { service, kid: kid.to_owned(), x: key.x() });
         }
         for service in &self.services {
             if !pinned.iter().any(|pinned| pinned.service == service.audience.service()) {

@@ -1,16 +1,16 @@
 //! `sealwire keys grant`: lets one more service know an existing agent's key.
 //! Never changes the agent's credentials.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::client::Credentials;
+use sealwire::Credentials;
 use serde_json::json;
 
 use super::new_agent::{ServiceRing, granted, save};
 use super::ring::Ring;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::Lock;
+use crate::files::{Lock, all_shown};
 use crate::output::Output;
 
 /// Let further services verify an existing agent, by adding its key to their key rings
@@ -38,7 +38,7 @@ impl Grant {
         let _lock = Lock::of(self.services.iter().map(|service| service.path.as_path()));
         let rings = granted(&self.services, credentials.key(), credentials.agent())?;
         save(&rings)?;
-        let files: Vec<&Path> = rings.iter().map(Ring::path).collect();
+        let files = all_shown(rings.iter().map(Ring::path));
         let (agent, kid) = (credentials.agent(), credentials.kid());
         out.result(&json!({ "agent": agent, "kid": kid, "rings": files }), || {
             let lines = rings.iter().map(|ring| {

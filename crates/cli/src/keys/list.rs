@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::auth::{KeyEntry, KeyStatus};
+use sealwire::internal::auth::{KeyEntry, KeyStatus};
 use serde::Serialize;
 
 use super::ring::Ring;
@@ -29,7 +29,7 @@ pub(crate) struct List {
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct KeyLine<'a> {
     audience: &'a str,
     keys: Vec<Key<'a>>,
 }
@@ -55,7 +55,7 @@ impl List {
         let ring = Ring::open(&self.ring.or(self.named).unwrap_or_default())?;
         let now_s = when::now_s();
         let keys: Vec<Key<'_>> = ring.entries().iter().map(|entry| key(entry, now_s)).collect();
-        let listed = Listed { audience: ring.audience().as_str(), keys };
+        let listed = KeyLine { audience: ring.audience().as_str(), keys };
         out.result(&listed, || text(&listed, now_s))?;
         Ok(Exit::Ok)
     }
@@ -80,7 +80,7 @@ fn key(entry: &KeyEntry, now_s: u64) -> Key<'_> {
     }
 }
 
-fn text(listed: &Listed<'_>, now_s: u64) -> String {
+fn text(listed: &KeyLine<'_>, now_s: u64) -> String {
     let width =
         |name: &str, column: fn(&Key<'_>) -> usize| listed.keys.iter().map(column).max().unwrap_or(0).max(name.len());
     let (kid, owner) = (width("KID", |key| key.kid.len()), width("OWNER", |key| key.owner.len()));

@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use sealwire::auth::{locate_file, read_secret};
-use sealwire::client::Credentials;
-use sealwire::policy::PolicySet;
-use sealwire::wire::{AgentKey, Audience, ServicePublicKey};
-use sealwire::{BusConfig, Name};
+use sealwire::configure::{AgentKey, ServicePublicKey};
+use sealwire::internal::files::{locate_file, read_secret};
+use sealwire::internal::wire::Audience;
+use sealwire::{BusConfig, Credentials, Name, PolicySet};
 use serde_json::json;
 use zeroize::Zeroizing;
 
+use super::audience::AudienceArg;
 use super::ring::Ring;
-use super::{Alg, AudienceArg};
-use crate::dev;
+use crate::alg::Alg;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{Lock, check_apart};
+use crate::files::{Lock, absolute, all_shown, check_apart, context, shown};
 use crate::output::Output;
 use crate::policy;
 use crate::project::Project;
+use sealwire_lab::sandbox::command_to_add;
 
 /// Create an agent: its credentials file, and a record in the key ring of each service that it may call
 #[derive(Args)]
@@ -61,12 +61,19 @@ pub(crate) struct NewAgent {
     /// The broker's address; repeat for the nodes of a cluster
     #[arg(long = "url", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
     urls: Vec<String>,
+    /// A context of the `nats` command, for the broker and the login, in place of `--url` and what follows: its name, or the path to its
+    /// file, which ends in `.json`. The credentials name it, and programs read it when they start
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["urls", "user", "password_file", "nats_creds", "tls_ca", "config"])]
+    context: Option<String>,
     /// The agent's broker user
     #[arg(long, value_name = "NAME", requires = "password_file")]
     user: Option<String>,
     /// A file (mode 0600) with that user's password, which is copied into the credentials
     #[arg(long, value_name = "FILE", requires = "user")]
     password_file: Option<PathBuf>,
+    /// The `.creds` file (mode 0600) of the agent's user at a broker in operator mode; it stays where it is
+    #[arg(long, value_name = "FILE", conflicts_with = "user")]
+    nats_creds: Option<PathBuf>,
     /// The certificate authorities of the broker (PEM)
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
@@ -114,7 +121,8 @@ impl NewAgent {
         }
         let Project { config, audience, .. } = &project;
         self.services = vec![ServiceRing { audience: audience.clone(), path: config.keys.ring.clone() }];
-        (self.urls, self.tls_ca) = (config.nats.urls.clone(), config.nats.tls_ca.clone());
+        let bus = config.nats.resolved().or_fail(Exit::Input)?;
+        (self.urls, self.tls_ca) = (bus.urls.clone(), bus.tls_ca.clone());
         Ok((self, Some(project), policies))
     }
 
@@ -162,9 +170,9 @@ impl NewAgent {
             ))
         })?;
 
-        let files: Vec<&Path> = rings.iter().map(Ring::path).collect();
+        let files = all_shown(rings.iter().map(Ring::path));
         let result = json!({ "agent": self.name, "kid": kid, "alg": credentials.key().algorithm().as_str(),
-                             "public_key": credentials.key().public(), "credentials": path, "rings": files });
+                             "public_key": credentials.key().public(), "credentials": shown(path), "rings": files });
         out.result(&result, || {
             let mut text = format!("wrote the credentials of {} to {} (key {kid})\n", self.name, path.display());
             for ring in &rings {
@@ -187,7 +195,7 @@ impl NewAgent {
     fn check_folders(&self) -> Result<(), Failure> {
         let folders = self.services.iter().map(|service| service.path.parent().unwrap_or(Path::new("")));
         let Some((folder, command)) =
-            folders.filter_map(|folder| Some((folder, dev::adds_agents(folder, self.name.as_str())?))).next()
+            folders.filter_map(|folder| Some((folder, command_to_add(folder, self.name.as_str())?))).next()
         else {
             return Ok(());
         };
@@ -209,8 +217,12 @@ impl NewAgent {
             let text = read_secret(file).or_fail(Exit::Input)?;
             bus.password = Some(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()));
         }
-        // The path is stored in a file in another folder, so it must be absolute.
-        bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));
+        bus.creds_file = self.nats_creds.as_deref().map(absolute);
+        bus.tls_ca = self.tls_ca.as_deref().map(absolute);
+        if let Some(name) = &self.context {
+            bus.urls.clear();
+            bus.context = Some(context(name));
+        }
         bus.check().or_fail(Exit::Input)?;
         let mut credentials = Credentials::new(environment, self.name.clone(), key, bus);
         if let (Some(service_key), Some(service)) = (service_key, self.services.first()) {

@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::auth::write_service_key;
-use sealwire::wire::ServiceKey;
+use sealwire::internal::auth::write_service_key;
+use sealwire::internal::wire::ServiceKey;
 use serde_json::json;
 
-use super::AudienceArg;
+use super::audience::AudienceArg;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 
@@ -42,7 +42,7 @@ impl NewService {
         let key = ServiceKey::generate(&kid, &audience).or_fail(Exit::Input)?;
         write_service_key(&path, &key).or_fail(Exit::Input)?;
         let x = key.public().x();
-        out.result(&json!({ "file": path, "kid": kid, "x": x }), || {
+        out.result(&json!({ "file": crate::files::shown(&path), "kid": kid, "x": x }), || {
             let service = audience.service();
             format!(
                 "wrote the key of {audience} to {}\nkid {kid}\nx   {x}\n\nPin it in the credentials of each agent with \

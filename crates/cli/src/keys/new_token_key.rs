@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use sealwire::auth::{KeySet, Symmetric, TokenIssuer};
+use sealwire::internal::auth::{KeySet, Symmetric, TokenIssuer};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -40,7 +40,7 @@ impl NewTokenKey {
         // Build the set in memory first, so that an unusable set does not leave a key without one.
         let set = with_key(&self.jwks, &issuer)?;
         issuer.save(&self.out).map_err(|error| match &error {
-            sealwire::auth::IssueError::File { .. } if self.out.exists() => {
+            sealwire::internal::auth::IssueError::File { .. } if self.out.exists() => {
                 Failure::input(format!("`{}` exists already", self.out.display()))
                     .help("choose another file with --out; old tokens stay valid until the old public key is removed")
             }
@@ -50,7 +50,8 @@ impl NewTokenKey {
             // A key that is in no set is of no use, and would be in the way of the next attempt.
             drop(std::fs::remove_file(&self.out));
         })?;
-        let result = json!({ "file": self.out, "jwks": self.jwks, "issuer": issuer.issuer(), "kid": issuer.kid() });
+        let result = json!({ "file": files::shown(&self.out), "jwks": files::shown(&self.jwks),
+                             "issuer": issuer.issuer(), "kid": issuer.kid() });
         out.result(&result, || {
             format!(
                 "wrote the private key to {}\nadded the public key to {}\nkid {}\n\nA service trusts it with:\n  \

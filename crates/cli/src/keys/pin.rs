@@ -4,13 +4,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::Name;
-use sealwire::client::Credentials;
-use sealwire::wire::ServicePublicKey;
+use sealwire::configure::ServicePublicKey;
+use sealwire::{Credentials, Name};
 use serde_json::json;
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::Lock;
+use crate::files::{Lock, shown};
 use crate::output::Output;
 
 /// Pin the public key of a service, so that an agent with an Ed25519 key can verify its answers
@@ -50,7 +49,7 @@ impl Pin {
         let credentials = pin(credentials, &self.service, &self.kid, &self.x, self.only)?;
         credentials.save(&self.creds, true).or_fail(Exit::Input)?;
         let kids: Vec<String> = credentials.pinned(&self.service).iter().map(|key| key.kid().to_owned()).collect();
-        out.result(&json!({ "credentials": self.creds, "service": self.service, "pinned": kids }), || {
+        out.result(&json!({ "credentials": shown(&self.creds), "service": self.service, "pinned": kids }), || {
             format!("{}: pinned for {}: {}", self.creds.display(), self.service, kids.join(", "))
         })?;
         Ok(Exit::Ok)

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nkeys::KeyPair;
-use sealwire::auth::ProofAlgorithm;
-use sealwire::client::Credentials;
-use sealwire::wire::{AgentKey, KeyRequest};
-use sealwire::{BusConfig, Name};
+use sealwire::configure::{AgentKey, ProofAlgorithm};
+use sealwire::internal::files::decode_text;
+use sealwire::internal::wire::KeyRequest;
+use sealwire::{BusConfig, Credentials, Name};
 use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{self, check_apart, write_new};
+use crate::files::{self, absolute, check_apart, context, shown, write_new};
 use crate::output::Output;
 use crate::when;
 
@@ -47,12 +47,19 @@ pub(crate) struct Request {
     /// The broker's address; repeat for the nodes of a cluster
     #[arg(long = "url", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
     urls: Vec<String>,
+    /// A context of the `nats` command, for the broker and the login, in place of `--url` and what follows: its name, or the path to its
+    /// file, which ends in `.json`. The credentials name it, and programs read it when they start
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["urls", "nkey", "nats_creds", "tls_ca"])]
+    context: Option<String>,
     /// The certificate authorities of the broker (PEM)
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
     /// Also create a key pair for the broker (nkey), and ask for a broker user with it
     #[arg(long)]
     nkey: bool,
+    /// The `.creds` file (mode 0600) of your user at a broker in operator mode; it stays where it is
+    #[arg(long, value_name = "FILE", conflicts_with = "nkey")]
+    nats_creds: Option<PathBuf>,
     /// The file that will hold the access token, relative to the credentials [default: NAME.jwt]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -77,7 +84,8 @@ pub(crate) fn read_request(path: &Path, thumbprint: &str) -> Result<KeyRequest, 
         read.map_err(|error| wrong(&error))?;
         bytes
     };
-    let request = KeyRequest::verify(&String::from_utf8_lossy(&bytes)).map_err(|error| wrong(&error))?;
+    let text = decode_text(Zeroizing::new(bytes)).map_err(|error| wrong(&error))?;
+    let request = KeyRequest::verify(&text).map_err(|error| wrong(&error))?;
     let own = request.thumbprint();
     if own == thumbprint {
         return Ok(request);
@@ -104,10 +112,14 @@ impl Request {
         let thumbprint = KeyRequest::verify(&text).or_fail(Exit::Input)?.thumbprint();
 
         let mut bus = BusConfig { urls: self.urls.clone(), ..BusConfig::default() };
+        if let Some(name) = &self.context {
+            bus.urls.clear();
+            bus.context = Some(context(name));
+        }
         bus.check().or_fail(Exit::Input)?;
         bus.nkey_seed = user.map(|user| user.seed().map(Zeroizing::new)).transpose().or_fail(Exit::Bug)?;
-        // The path is stored in a file in another folder, so it must be absolute.
-        bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));
+        bus.creds_file = self.nats_creds.as_deref().map(absolute);
+        bus.tls_ca = self.tls_ca.as_deref().map(absolute);
         let token_file = self.token_file.clone().unwrap_or_else(|| format!("{name}.jwt").into());
         let credentials = Credentials::new(self.environment.clone(), name.clone(), key, bus).token_file(token_file);
         credentials.save(&path, false).or_fail(Exit::Input)?;
@@ -116,8 +128,8 @@ impl Request {
             drop(std::fs::remove_file(&path));
         })?;
 
-        let result = json!({ "agent": name, "kid": kid, "thumbprint": thumbprint, "nkey": nkey, "credentials": path,
-                             "request": request });
+        let result = json!({ "agent": name, "kid": kid, "thumbprint": thumbprint, "nkey": nkey, "credentials": shown(&path),
+                             "request": shown(&request) });
         out.result(&result, || {
             let (path, request) = (path.display(), request.display());
             format!(

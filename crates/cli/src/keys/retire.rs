@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::auth::KeyStatus;
+use sealwire::internal::auth::KeyStatus;
 
-use super::change_status;
+use super::status::{change_status, changed};
 use crate::exit::{Exit, Failure};
 use crate::files::Lock;
 use crate::output::Output;
@@ -29,7 +29,7 @@ impl Retire {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let _lock = Lock::of(self.rings.iter().map(PathBuf::as_path));
         change_status(&self.kid, &self.rings, KeyStatus::Retired)?;
-        super::changed(out, "retired", &self.kid, &self.rings, None)?;
+        changed(out, "retired", &self.kid, &self.rings, None)?;
         Ok(Exit::Ok)
     }
 }

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use sealwire::auth::KeyStatus;
+use sealwire::internal::auth::KeyStatus;
 
-use super::change_status;
+use super::status::{change_status, changed};
 use crate::exit::{Exit, Failure};
 use crate::files::Lock;
 use crate::output::Output;
@@ -45,7 +45,7 @@ impl Revoke {
         change_status(&self.kid, &self.rings, KeyStatus::Revoked)?;
         let created = list.map(|list| list.save(out)).transpose()?;
         let paths: Vec<PathBuf> = paths().cloned().collect();
-        super::changed(out, "revoked", &self.kid, &paths, created)?;
+        changed(out, "revoked", &self.kid, &paths, created)?;
         Ok(Exit::Ok)
     }
 }

@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use sealwire::Name;
-use sealwire::auth::{KeyEntry, KeyRing, KeyRingFile, KeyStatus, NonceLimits, locate_file, read_secret, write_secret};
-use sealwire::wire::{AgentKey, Audience};
+use sealwire::configure::AgentKey;
+use sealwire::internal::auth::{KeyEntry, KeyRing, KeyRingFile, KeyStatus, NonceLimits};
+use sealwire::internal::files::{locate_file, read_secret, write_secret};
+use sealwire::internal::wire::Audience;
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
@@ -130,4 +132,11 @@ impl Ring {
         KeyRing::new(self.file.clone(), &self.audience)
             .map_err(|error| Failure::input(format!("`{}`: {error}", self.path.display())))
     }
+}
+
+/// Adds the record of an agent's key to an existing ring.
+pub(crate) fn add_to_ring(path: &Path, key: &AgentKey, owner: &Name) -> Result<(), Failure> {
+    let mut ring = Ring::open(path)?;
+    ring.add(key, owner, None)?;
+    ring.save()
 }

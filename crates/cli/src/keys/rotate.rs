@@ -1,18 +1,19 @@
 //! `sealwire keys rotate`: gives an agent its next key, with an overlap in which both are valid.
 //! Never ends the old key before the new one can be used.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::auth::{KeyStatus, write_secret};
-use sealwire::client::Credentials;
-use sealwire::wire::AgentKey;
+use sealwire::Credentials;
+use sealwire::configure::AgentKey;
+use sealwire::internal::auth::KeyStatus;
+use sealwire::internal::files::write_secret;
 use serde_json::json;
 
 use super::ring::Ring;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{Lock, check_output};
+use crate::files::{Lock, all_shown, check_output};
 use crate::output::Output;
 use crate::when;
 
@@ -94,7 +95,7 @@ impl Rotate {
                 failure.help(format!("the key is rotated all the same: write `{kid}` into that file yourself"))
             })?;
         }
-        let files: Vec<&Path> = after.iter().map(Ring::path).collect();
+        let files = all_shown(after.iter().map(Ring::path));
         let old_until = holds.iter().map(|(_, until)| *until).max();
         let result = json!({ "agent": agent, "kid": kid, "old_kid": old, "old_until": old_until, "rings": files });
         out.result(&result, || {

@@ -3,9 +3,8 @@
 
 use std::path::Path;
 
-use sealwire::Name;
-use sealwire::auth::{Caller, decode_untrusted};
-use sealwire::client::Credentials;
+use sealwire::internal::auth::decode_untrusted;
+use sealwire::{Caller, Credentials, Name};
 use serde_json::{Map, Value};
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -35,7 +34,9 @@ pub(super) fn of_token(path: &Path) -> Result<Caller, Failure> {
 
 /// Reads the claims like a service without rules for the issuer: agent and subject, `roles`, issuer, age, other claims.
 fn of_claims(token: &str) -> Result<Caller, Failure> {
-    let mut claims = decode_untrusted(token).or_fail(Exit::Input)?.claims;
+    let said = decode_untrusted(token).or_fail(Exit::Input)?;
+    let issued_at = said.date("iat").unwrap_or(0);
+    let mut claims = said.claims;
     let subject = text(&mut claims, "sub").ok_or_else(|| Failure::input("the token has no `sub`"))?;
     let actor = claims.remove("act").and_then(|act| Some(act.get("sub")?.as_str()?.to_owned()));
     let agent = Name::new(actor.as_deref().unwrap_or(&subject)).or_fail(Exit::Input)?;
@@ -47,8 +48,8 @@ fn of_claims(token: &str) -> Result<Caller, Failure> {
     (caller.delegated, caller.subject) = (actor.is_some(), subject);
     caller.token.issuer = text(&mut claims, "iss").unwrap_or_default();
     caller.token.id = text(&mut claims, "jti").unwrap_or_default();
-    caller.token.issued_at = claims.remove("iat").and_then(|iat| iat.as_u64()).unwrap_or(0);
-    ["aud", "exp", "nbf", "cnf"].into_iter().for_each(|name| drop(claims.remove(name)));
+    caller.token.issued_at = issued_at;
+    ["iat", "aud", "exp", "nbf", "cnf"].into_iter().for_each(|name| drop(claims.remove(name)));
     caller.token.claims = claims;
     Ok(caller)
 }

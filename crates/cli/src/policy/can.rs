@@ -4,14 +4,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::policy::{AccessCell, CallerGroup};
+use sealwire::Name;
+use sealwire::internal::policy::{AccessCell, CallerGroup};
 use serde::Serialize;
 
-use super::{FOLDER, cell_text, load};
+use super::cells::cell_text;
+use super::names;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
+use crate::policies::{FOLDER, load};
 
-/// List what an agent can call with the roles that files grant it, or what a role lets its holders call
+/// List what an agent can call, or what can be called for a subject, with the roles that files grant; or what a role allows
 ///
 /// `allowed` means every call in the caller's own name, as long as parameters and claims have their declared types. A call that
 /// is not listed may still be allowed by another role, or by the name of the same caller.
@@ -19,13 +22,17 @@ use crate::output::Output;
 #[command(after_help = "\
 Examples:
   sealwire policy can nightly
+  sealwire policy can --subject alice@example.com
   sealwire policy can --role teller --dir /etc/sealwire/policies")]
 pub(crate) struct Can {
-    /// The agent, or the subject that agents act for; what roles in its token add is not listed
-    #[arg(value_name = "AGENT", required_unless_present = "role")]
-    agent: Option<String>,
+    /// The agent; what roles in its token add is not listed
+    #[arg(value_name = "AGENT", required_unless_present_any = ["role", "subject"])]
+    agent: Option<Name>,
+    /// List what agents can call for this subject, as far as they themselves can
+    #[arg(long, value_name = "NAME", conflicts_with = "agent", value_parser = names::subject)]
+    subject: Option<String>,
     /// List what this role lets its holders call instead
-    #[arg(long, value_name = "ROLE", conflicts_with = "agent")]
+    #[arg(long, value_name = "ROLE", conflicts_with_all = ["agent", "subject"], value_parser = names::role)]
     role: Option<String>,
     /// The folder of the policy files
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
@@ -48,9 +55,10 @@ struct Entry {
 impl Can {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let set = load(&self.dir, out)?;
-        let callers = match (self.agent, self.role) {
-            (Some(agent), _) => CallerGroup::Agent(agent),
-            (None, role) => CallerGroup::Role(role.unwrap_or_default()),
+        let callers = match (self.agent, self.subject, self.role) {
+            (Some(agent), ..) => CallerGroup::Agent(agent.to_string()),
+            (None, Some(subject), _) => CallerGroup::Subject(subject),
+            (None, None, role) => CallerGroup::Role(role.unwrap_or_default()),
         };
         if !set.callers().contains(&callers) {
             let text = callers.to_string();
@@ -68,6 +76,9 @@ impl Can {
             if found.is_empty() {
                 return match callers {
                     CallerGroup::Agent(_) => format!("no rule lets {callers} call anything, roles in its token apart"),
+                    CallerGroup::Subject(_) => {
+                        format!("no rule lets an agent call anything for {callers}, roles in the token apart")
+                    }
                     _ => format!("no rule lets {callers} call anything, other roles and names of the caller apart"),
                 };
             }

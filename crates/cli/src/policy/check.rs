@@ -4,13 +4,15 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::policy::{Finding, PolicySet, TestSuite};
-use sealwire::service::BUILTIN_METHODS;
+use sealwire::PolicySet;
+use sealwire::decide::Finding;
+use sealwire::internal::policy::TestSuite;
+use sealwire::internal::service::BUILTIN_METHODS;
 use serde::Serialize;
 
-use super::{FOLDER, check_folder, known_methods};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
+use crate::policies::{FOLDER, check_folder, known_methods};
 
 /// Check a folder of policy files; the exit code is 11 if there are errors
 ///
@@ -31,7 +33,7 @@ pub(crate) struct Check {
 }
 
 #[derive(Serialize)]
-struct Checked<'a> {
+struct CheckResult<'a> {
     ok: bool,
     revision: Option<String>,
     methods: Vec<String>,
@@ -52,7 +54,7 @@ impl Check {
         let ok = set.is_some() && !astray && (findings.is_empty() || !self.warnings_are_errors);
         let methods: Vec<String> = set.iter().flat_map(|set| set.methods().names()).map(ToString::to_string).collect();
         let revision = set.map(|set| set.revision().to_string());
-        out.verdict(&Checked { ok, revision: revision.clone(), methods: methods.clone(), findings }, || {
+        out.verdict(&CheckResult { ok, revision: revision.clone(), methods: methods.clone(), findings }, || {
             let lines = findings.iter().map(|finding| format!("{finding}\n"));
             let verdict = match revision {
                 Some(_) if astray => {

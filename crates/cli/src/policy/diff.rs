@@ -7,15 +7,17 @@ use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use sealwire::MethodName;
-use sealwire::policy::{self, DecisionRecord, Methods, PolicySet, Replay};
+use sealwire::decide::Methods;
+use sealwire::internal::policy;
+use sealwire::internal::policy::Replay;
+use sealwire::{DecisionRecord, MethodName, PolicySet};
 use serde::Serialize;
 
 use super::lines::Lines;
-use super::{known_methods, load_with};
 use crate::exit::{Exit, Failure};
 use crate::files::at;
 use crate::output::Output;
+use crate::policies::{known_methods, load_with};
 
 /// Describe what changes between two policy folders, and which recorded calls would be decided differently
 ///
@@ -24,10 +26,10 @@ use crate::output::Output;
 #[command(after_help = "\
 Examples:
   sealwire policy diff policies-in-use policies
-  sealwire policy diff policies-in-use policies --replay decisions.jsonl
-  sealwire policy diff old new --replay decisions.jsonl --exit-code
+  sealwire policy diff policies-in-use policies --replay records/202611*.jsonl
+  zcat records/*.gz | sealwire policy diff a b --replay /dev/stdin --exit-code
 
-Recordings are made by `sealwire serve --record-decisions`.")]
+A recording is a file of the service's record, see docs/records.md.")]
 pub(crate) struct Diff {
     /// The folder before
     #[arg(value_name = "OLD")]
@@ -45,7 +47,7 @@ pub(crate) struct Diff {
 }
 
 #[derive(Serialize)]
-struct Compared<'a> {
+struct DiffResult<'a> {
     same: bool,
     #[serde(flatten)]
     diff: &'a policy::Diff,
@@ -65,7 +67,7 @@ impl Diff {
         // A recording without calls says nothing about the policies.
         let replayed = replay.as_ref().filter(|replay| replay.calls > 0 || !replay.is_same());
         let same = replayed.map_or(diff.is_same(), Replay::is_same);
-        out.verdict(&Compared { same, diff: &diff, replay: replay.as_ref() }, || {
+        out.verdict(&DiffResult { same, diff: &diff, replay: replay.as_ref() }, || {
             let replayed = replay.as_ref().map(|replay| format!("\n{replay}\n")).unwrap_or_default();
             format!("{diff}{replayed}")
         })?;
@@ -112,7 +114,7 @@ impl<'a> Recording<'a> {
         let mut names = BTreeSet::new();
         self.each(|_, line| {
             if names.len() < METHODS
-                && let Ok(record) = serde_json::from_slice::<DecisionRecord>(line)
+                && let Ok(Some(record)) = DecisionRecord::read(line)
                 && record.reason != "unknown_method"
             {
                 names.extend(MethodName::new(&record.method).ok());

@@ -5,16 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::Name;
-use sealwire::auth::Caller;
-use sealwire::policy::Question;
+use sealwire::{Caller, MethodName, Name, Question};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{FOLDER, caller, load};
+use super::{caller, names};
+use crate::alg::Alg;
 use crate::exit::{Exit, Failure};
-use crate::keys::Alg;
 use crate::output::Output;
+use crate::policies::{FOLDER, load};
 use crate::when;
 
 /// Explain what the policy files decide about a call, and why; the exit code is 10 if the call is denied
@@ -44,14 +43,14 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "FILE", conflicts_with = "agent")]
     token: Option<PathBuf>,
     /// A role in the agent's token; repeat for several (roles granted in the files are added)
-    #[arg(long = "role", value_name = "ROLE")]
+    #[arg(long = "role", value_name = "ROLE", value_parser = names::role)]
     roles: Vec<String>,
     /// The subject that the agent acts for, in a delegated call
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = names::subject)]
     subject: Option<String>,
     /// A claim of the token; the value is taken as text if it is not JSON; repeat for several
-    #[arg(long = "claim", value_name = "NAME=VALUE")]
-    claims: Vec<String>,
+    #[arg(long = "claim", value_name = "NAME=VALUE", value_parser = names::claim)]
+    claims: Vec<(String, Value)>,
     /// How long ago the token was issued [default: as the token says, or now]
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     token_age: Option<Duration>,
@@ -60,7 +59,7 @@ pub(crate) struct Explain {
     alg: Alg,
     /// The method
     #[arg(long, value_name = "METHOD")]
-    method: String,
+    method: MethodName,
     /// The parameters: a JSON object or array
     #[arg(long, value_name = "JSON")]
     params: Option<String>,
@@ -75,10 +74,16 @@ impl Explain {
         let params = self.params.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|error| {
             Failure::input(format!("`--params` is not JSON ({error})")).help("write an object or an array")
         })?;
+        // JSON-RPC 2.0 §4.2: parameters are an object or an array.
+        if params.is_some_and(|params| !params.get().starts_with(['{', '['])) {
+            let failure = Failure::input("`--params` is neither an object nor an array, which no call can send");
+            return Err(failure.help("write '{\"NAME\": …}' or '[…]'"));
+        }
         let caller = self.caller(out)?;
         let question =
-            Question { caller: &caller, method: &self.method, params, now_ms: self.at.saturating_mul(1_000) };
-        set.unknown_names(&question).iter().for_each(|doubt| out.warning(doubt));
+            Question { caller: &caller, method: self.method.as_str(), params, now_ms: self.at.saturating_mul(1_000) };
+        let claims = set.unknown_claims(self.claims.iter().map(|(name, _)| name.as_str()));
+        set.unknown_names(&question).iter().chain(&claims).for_each(|doubt| out.warning(doubt));
         let explanation = set.explain(&question);
         out.verdict(&explanation, || explanation.to_string())?;
         Ok(if explanation.decision.is_allow() { Exit::Ok } else { Exit::Denied })
@@ -98,6 +103,10 @@ impl Explain {
             caller.token.issued_at = self.at;
         }
         caller.roles.extend(self.roles.iter().cloned());
+        if self.subject.as_deref() == Some(caller.agent.as_str()) {
+            let failure = Failure::input("`--subject` is the agent itself, and nobody acts on behalf of a namesake");
+            return Err(failure.help("leave it out: the call is in the agent's own name"));
+        }
         if let Some(subject) = &self.subject {
             caller.subject.clone_from(subject);
             caller.delegated = true;
@@ -109,13 +118,7 @@ impl Explain {
             caller.token.issued_at = self.at.saturating_sub(age.as_secs());
         }
         caller.token.expires_at = self.at.saturating_add(900);
-        for claim in &self.claims {
-            let (name, value) = claim
-                .split_once('=')
-                .ok_or_else(|| Failure::input(format!("`--claim {claim}` has no `=`: write NAME=VALUE")))?;
-            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-            caller.token.claims.insert(name.to_owned(), value);
-        }
+        caller.token.claims.extend(self.claims.iter().cloned());
         Ok(caller)
     }
 }

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use sealwire::Name;
-use sealwire::auth::Caller;
-use sealwire::policy::{CallerGroup, Param, ParamType, PolicySet, Question, ScalarType};
+use sealwire::decide::{Param, ParamType, ScalarType};
+use sealwire::internal::policy::CallerGroup;
+use sealwire::{Caller, Name, PolicySet, Question};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::policies;
 use crate::when;
 
 /// A new agent, with the roles in its tokens.
@@ -36,7 +37,7 @@ impl NewAgent<'_> {
         if call.is_some() && !self.roles.is_empty() {
             return next;
         }
-        let roles: Vec<String> = roles(set).collect();
+        let roles: Vec<String> = policies::roles(set).collect();
         let role = if let [only] = roles.as_slice() { only } else { "ROLE" };
         let there = if roles.is_empty() { "none yet".to_owned() } else { roles.join(", ") };
         let so = if call.is_some() { "" } else { ", and no policy lets it call anything" };
@@ -70,17 +71,6 @@ impl NewAgent<'_> {
             None => own().next().map(|method| format!("{method} '{{…}}'")),
         }
     }
-}
-
-/// The roles that the policies name.
-pub(super) fn roles(set: &PolicySet) -> impl Iterator<Item = String> {
-    let mut roles: Vec<String> = set
-        .callers()
-        .into_iter()
-        .filter_map(|callers| if let CallerGroup::Role(role) = callers { Some(role) } else { None })
-        .collect();
-    roles.sort();
-    roles.into_iter()
 }
 
 /// Example parameters of the declared types; `None` if none are needed or declared.

@@ -6,13 +6,13 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use sealwire::policy::format;
+use sealwire::internal::policy::format;
 use serde::Serialize;
 
-use super::{FOLDER, check_folder};
 use crate::exit::{Exit, Failure};
 use crate::files::at;
 use crate::output::Output;
+use crate::policies::{FOLDER, check_folder};
 
 /// Format policy files and tables of expected decisions
 ///
@@ -72,8 +72,12 @@ impl Fmt {
         let path = self.folder.join(name);
         let io = |error: io::Error| error.to_string();
         // Reading a pipe may take forever.
-        if !fs::metadata(&path).map_err(io)?.is_file() {
+        let metadata = fs::metadata(&path).map_err(io)?;
+        if !metadata.is_file() {
             return Err("is not a regular file".to_owned());
+        }
+        if metadata.len() > MAX_BYTES {
+            return Err(format!("is larger than {MAX_BYTES} bytes"));
         }
         let text = fs::read_to_string(&path).map_err(io)?;
         let laid_out = format(name, &text).map_err(|error| error.to_string())?;
@@ -118,6 +122,8 @@ fn list(folder: &Path, prefix: &str, depth: usize, names: &mut Vec<String>) -> i
 }
 
 const MAX_DEPTH: usize = 8;
+/// Nor does it read a larger file.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Replaces a file in one step, and keeps its owner and permissions. The temporary file's name begins with a dot, so the loader
 /// ignores it.

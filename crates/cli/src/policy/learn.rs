@@ -9,16 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use sealwire::MethodName;
-use sealwire::policy::{Decision, DecisionRecord, Methods, PolicySet, Reason, Severity, Verdict};
+use sealwire::decide::{Methods, Reason, Severity, Verdict};
+use sealwire::{Decision, DecisionRecord, MethodName, Name, PolicySet};
 use serde::Serialize;
 
-use self::proposal::{Proposal, Written};
+use self::proposal::{Proposal, ProposalText, counted};
 use self::records::{Records, Unreadable};
-use super::{FOLDER, check_folder, known_methods, load_with, refused};
 use crate::exit::{Exit, Failure};
 use crate::files::{at, write_new};
 use crate::output::Output;
+use crate::policies::{FOLDER, check_folder, known_methods, load_with, refused};
 
 /// Propose the narrowest rules that would have allowed recorded calls, for a person to review
 ///
@@ -31,11 +31,11 @@ use crate::output::Output;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sealwire policy learn decisions.jsonl > proposal.toml
-  sealwire policy learn decisions.jsonl --agent planner --out proposal.toml
+  sealwire policy learn records/*.jsonl > proposal.toml
+  sealwire policy learn records/*.jsonl --agent planner --out proposal.toml
   sealwire policy learn staging.jsonl --only allowed --by role
 
-Recordings are made by `sealwire serve --record-decisions`.")]
+Recordings are the files of the service's record, see docs/records.md.")]
 pub(crate) struct Learn {
     /// The recordings
     #[arg(value_name = "FILE", required = true)]
@@ -45,36 +45,36 @@ pub(crate) struct Learn {
     policies: PathBuf,
     /// Learn only from calls that were decided this way when they were recorded
     #[arg(long, value_enum, value_name = "VERDICT")]
-    only: Option<Recorded>,
+    only: Option<RecordedVerdict>,
     /// Learn only from calls by this agent; repeat for several
     #[arg(long = "agent", value_name = "AGENT")]
-    agents: Vec<String>,
+    agents: Vec<Name>,
     /// Learn only from calls of this method; repeat for several
     #[arg(long = "method", value_name = "METHOD")]
-    methods: Vec<String>,
+    methods: Vec<MethodName>,
     /// Whom rules are about: the agent by name, or a role in its token; for delegated calls, always agent and subject by name
     #[arg(long, value_enum, value_name = "WHOM", default_value = "agent")]
-    by: By,
+    by: Grouping,
     /// Write the proposal into this new file, outside the policies, instead of on stdout
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Recorded {
+enum RecordedVerdict {
     Allowed,
     Denied,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum By {
+enum Grouping {
     Agent,
     Role,
 }
 
 /// How the recorded calls would be decided with the proposal.
 #[derive(Debug, Default, Serialize)]
-struct Tried {
+struct Trial {
     calls: usize,
     allowed_before: usize,
     become_allowed: usize,
@@ -97,11 +97,11 @@ const PROPOSAL: &str = "(proposal).toml";
 const TOLD: usize = 20;
 
 #[derive(Serialize)]
-struct Learned<'a> {
+struct LearnResult<'a> {
     proposal: &'a str,
     rules: usize,
     #[serde(flatten)]
-    tried: &'a Tried,
+    tried: &'a Trial,
     left_out: usize,
 }
 
@@ -113,7 +113,7 @@ impl Learn {
         if let Some(path) = &self.out {
             outside(path, &self.policies)?;
         }
-        let mut proposal = Proposal::new(&set, declared.as_ref(), self.by == By::Role);
+        let mut proposal = Proposal::new(&set, declared.as_ref(), self.by == Grouping::Role);
         Records::open(&self.recordings)?.each(|place, record| {
             if let Ok(record) = record {
                 let (now, why) = record.again(&set);
@@ -133,7 +133,7 @@ impl Learn {
         } else if let Some(path) = &self.out {
             write_new(path, text)?;
         }
-        let learned = Learned { proposal: text, rules, tried: &tried, left_out: left_out.values().sum() };
+        let learned = LearnResult { proposal: text, rules, tried: &tried, left_out: left_out.values().sum() };
         match &self.out {
             Some(path) if rules > 0 => {
                 out.result(&learned, || format!("{} has {}", path.display(), counted(rules, "rule")))?;
@@ -167,16 +167,17 @@ impl Learn {
     fn learns(&self, record: &DecisionRecord, now: &Decision, why: Option<&str>) -> bool {
         let recorded = match self.only {
             None => true,
-            Some(Recorded::Allowed) => record.verdict == Verdict::Allow,
-            Some(Recorded::Denied) => record.verdict == Verdict::Deny,
+            Some(RecordedVerdict::Allowed) => record.verdict == Verdict::Allow,
+            Some(RecordedVerdict::Denied) => record.verdict == Verdict::Deny,
         };
-        let is_named = |names: &[String], name: &str| names.is_empty() || names.iter().any(|known| known == name);
+        let is_agent = |name: &str| self.agents.is_empty() || self.agents.iter().any(|known| known.as_str() == name);
+        let is_method = |name: &str| self.methods.is_empty() || self.methods.iter().any(|known| known.as_str() == name);
         recorded
             && why.is_none()
             && record.fault.is_none()
             && matches!(now.reason, Reason::NoRule)
-            && is_named(&self.agents, record.agent.as_str())
-            && is_named(&self.methods, &record.method)
+            && is_agent(record.agent.as_str())
+            && is_method(&record.method)
     }
 
     /// The policies with the proposal, and the rules that had to be left out so that it can be loaded.
@@ -184,7 +185,7 @@ impl Learn {
         &self,
         before: &PolicySet,
         proposal: &mut Proposal<'_>,
-    ) -> Result<(Written, PolicySet, Vec<String>), Failure> {
+    ) -> Result<(ProposalText, PolicySet, Vec<String>), Failure> {
         // The names suffice: the files bring their own declarations.
         let names = before.methods().names().cloned().fold(known_methods(), Methods::with);
         let mut unusable = Vec::new();
@@ -211,8 +212,8 @@ impl Learn {
     }
 
     /// Decides all recorded calls with and without the proposal.
-    fn try_out(&self, before: &PolicySet, after: &PolicySet) -> Result<Tried, Failure> {
-        let mut tried = Tried::default();
+    fn try_out(&self, before: &PolicySet, after: &PolicySet) -> Result<Trial, Failure> {
+        let mut tried = Trial::default();
         Records::open(&self.recordings)?.each(|place, record| match record {
             Err(Unreadable) => tried.unreadable += 1,
             Ok(record) => {
@@ -225,7 +226,7 @@ impl Learn {
     }
 }
 
-impl Tried {
+impl Trial {
     fn add(
         &mut self,
         place: &str,
@@ -309,10 +310,6 @@ impl Tried {
 
 /// The most methods of a recording, and the most kinds of denied calls, that are tracked separately.
 const METHODS: usize = 1_000;
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
 
 /// Checks that the proposal is outside the policies, links included: in the folder of a running service it would take effect
 /// within a second.

@@ -3,10 +3,10 @@
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
-use sealwire::policy::Replay;
+use sealwire::internal::record::MAX_LINE;
 
 /// One byte more than a line may have, to detect longer ones.
-const MOST: u64 = Replay::MAX_LINE as u64 + 1;
+const MOST: u64 = MAX_LINE as u64 + 1;
 
 #[derive(Debug)]
 pub(super) struct Lines<R> {
@@ -30,6 +30,9 @@ impl<R: Read> Lines<R> {
             self.reader.skip_until(b'\n')?;
         }
         self.number += 1;
-        Ok(Some((self.number, self.line.strip_suffix(b"\n").unwrap_or(&self.line))))
+        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        // Editors put a byte-order mark before the first one.
+        let line = if self.number == 1 { line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line) } else { line };
+        Ok(Some((self.number, line)))
     }
 }

@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use sealwire::policy::{self, CallerGroup};
+use sealwire::internal::policy;
+use sealwire::internal::policy::CallerGroup;
 
-use super::{FOLDER, load};
 use crate::exit::{Exit, Failure};
 use crate::files;
 use crate::output::Output;
+use crate::policies::{FOLDER, load};
 
 /// Show who can call what: always, under conditions, or not by this role or name
 #[derive(Args)]
@@ -24,18 +25,19 @@ pub(crate) struct Matrix {
     folder: PathBuf,
     /// The columns next to `anyone`
     #[arg(long, value_enum, default_value_t, value_name = "WHOM")]
-    by: By,
+    by: Grouping,
     /// Write the table as an HTML page instead, with the conditions in its cells
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum By {
+enum Grouping {
     #[default]
     All,
     Roles,
     Agents,
+    Subjects,
 }
 
 impl Matrix {
@@ -48,7 +50,7 @@ impl Matrix {
                 let is_page = |text: &str| text.get(..9).is_some_and(|head| head.eq_ignore_ascii_case("<!doctype"));
                 files::check_output(file, "page", is_page)?;
                 files::write_public(file, &matrix.to_html())?;
-                out.verdict(&serde_json::json!({ "html": file, "revision": matrix.revision }), || {
+                out.verdict(&serde_json::json!({ "html": files::shown(file), "revision": matrix.revision }), || {
                     format!("{}: who can call what, policy revision {}", file.display(), matrix.revision)
                 })?;
             }
@@ -57,12 +59,13 @@ impl Matrix {
     }
 }
 
-impl By {
+impl Grouping {
     fn shows(self, callers: &CallerGroup) -> bool {
         match callers {
             CallerGroup::Anyone => true,
-            CallerGroup::Role(_) => self != Self::Agents,
-            CallerGroup::Agent(_) => self != Self::Roles,
+            CallerGroup::Role(_) => matches!(self, Self::All | Self::Roles),
+            CallerGroup::Agent(_) => matches!(self, Self::All | Self::Agents),
+            CallerGroup::Subject(_) => matches!(self, Self::All | Self::Subjects),
         }
     }
 

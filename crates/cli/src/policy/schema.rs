@@ -2,7 +2,7 @@
 //! Never checks a file: that is what `sealwire policy check` does.
 
 use clap::Args;
-use sealwire::policy::{json_schema, test_json_schema};
+use sealwire::internal::policy::{json_schema, test_json_schema};
 
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;

@@ -4,18 +4,20 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::policy::{Param, ParamType, PolicySet, ScalarType};
-use sealwire::{BackendConfig, Config};
+use sealwire::PolicySet;
+use sealwire::decide::{Param, ParamType, ScalarType};
+use sealwire_backend::BackendConfig;
 use sealwire_backend::{Lock, Tool, catalogue, shown};
 use serde_json::json;
 
-use super::{FOLDER, known_methods};
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{make_folder, write_new};
+use crate::files::{self, make_folder, write_new};
 use crate::output::Output;
+use crate::policies::{FOLDER, known_methods};
 use crate::runtime::block_on;
 use crate::serve::{lock_beside, quick};
 use crate::toml_text::{key, method, text};
+use crate::tools::unasked;
 
 /// Write policy files for the backends of a configuration: they declare every method, allow nothing, and suggest rules in comments
 ///
@@ -34,19 +36,22 @@ pub(crate) struct Skeleton {
     /// The configuration file with the backends
     #[arg(long, value_name = "FILE", default_value = "sealwire.toml")]
     config: PathBuf,
-    /// Use the server of `sealwire serve mcp -- COMMAND` instead of the backends in the file
-    #[arg(value_name = "COMMAND", last = true)]
-    command: Vec<String>,
+    #[command(flatten, next_help_heading = "A server of `sealwire serve mcp`, instead of the backends in the file")]
+    server: quick::Server,
 }
 
 impl Skeleton {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let Self { folder, config, command } = self;
-        let (backends, usual) = if command.is_empty() {
-            let loaded = Config::load(&config).or_fail(Exit::Input)?;
-            (loaded.backend, loaded.policy.folder)
+        let Self { folder, config, server } = self;
+        let (backends, usual) = if !server.is_named() {
+            if server.has_options() {
+                return Err(Failure::new(Exit::Usage, "these options are for a server that no file describes")
+                    .help("in the file, write them as keys of its `[[backend]]`"));
+            }
+            let (config, backends) = crate::project::load(&config)?;
+            (backends, config.policy.folder)
         } else {
-            (vec![quick::mcp(command, None, None)?], PathBuf::from(FOLDER))
+            (vec![server.backend()?], PathBuf::from(FOLDER))
         };
         if backends.is_empty() {
             return Err(Failure::input(format!("`{}` has no `[[backend]]`", config.display()))
@@ -57,8 +62,19 @@ impl Skeleton {
         let working = out.working("asking the backends");
         let offered = block_on(catalogue(&backends, &lock))?.or_fail(Exit::Input)?;
         drop(working);
-        let files: Vec<File> =
-            backends.iter().zip(offered).map(|(backend, (_, tools))| File::of(backend, &tools)).collect();
+        let (mut files, mut silent) = (Vec::new(), Vec::new());
+        for (backend, (_, tools)) in backends.iter().zip(offered) {
+            match tools {
+                Ok(tools) => files.push(File::of(backend, &tools)),
+                Err(fault) => silent.push(fault),
+            }
+        }
+        let unasked = unasked(&silent);
+        if files.is_empty()
+            && let Some(failure) = unasked
+        {
+            return Err(failure);
+        }
         if let Some(file) = files.iter().find(|file| file.text.len() > BYTES) {
             let message = format!("`{}` would have more than 1 MiB, which no policy file may have", file.name);
             return Err(Failure::input(message).help("serve fewer of its tools"));
@@ -90,7 +106,8 @@ impl Skeleton {
                 .help("name another folder: sealwire policy skeleton DIR"));
         }
         let lines = paths.iter().zip(&files).map(|(path, file)| format!("{}: {}\n", path.display(), file.offers()));
-        let written = paths.iter().zip(&files).map(|(path, file)| json!({ "file": path, "methods": file.methods }));
+        let written =
+            paths.iter().zip(&files).map(|(path, file)| json!({ "file": files::shown(path), "methods": file.methods }));
         out.result(&json!({ "written": written.collect::<Vec<_>>() }), || {
             let folder = folder.display();
             format!(
@@ -99,7 +116,7 @@ impl Skeleton {
                 lines.collect::<String>()
             )
         })?;
-        Ok(Exit::Ok)
+        unasked.map_or(Ok(Exit::Ok), Err)
     }
 }
 
@@ -132,13 +149,22 @@ impl File {
             let rule = if is_usable { name.to_owned() } else { format!("{}-{position}", backend.name) };
             file.push('\n');
             file.push_str(&comment(tool));
+            if !tool.is_usable {
+                // A service that starts without its server does not have it.
+                file.push_str(&format!("# (`{}` is left out)\n", shown(name)));
+                continue;
+            }
             file.push_str(&method(name, tool.declared.as_deref()));
             file.push_str(&format!("\n#[rule.{}]\n#roles = [{role}]\n#allow = [{}]\n", key(&rule), text(name)));
             for param in tool.declared.iter().flatten() {
                 example(param, &mut file);
             }
         }
-        Self { name: format!("{}.toml", backend.name), text: file, methods: tools.len() }
+        Self {
+            name: format!("{}.toml", backend.name),
+            text: file,
+            methods: tools.iter().filter(|tool| tool.is_usable).count(),
+        }
     }
 
     fn offers(&self) -> String {
@@ -164,12 +190,12 @@ fn example(param: &Param, file: &mut String) {
     let condition = match param.kind() {
         _ if param.is_optional() => "{ present = false }",
         ParamType::String => "{ glob = \"replace-me*\" }",
-        ParamType::Integer => "{ min = 0, max = 100 }",
+        ParamType::Integer | ParamType::Number => "{ min = 0, max = 100 }",
         ParamType::Boolean => "false",
         ParamType::List(ScalarType::String) => "{ each_in = [\"replace-me\"], max_size = 10 }",
         ParamType::List(_) => "{ max_size = 10 }",
         // Backends declare no objects.
-        kind @ (ParamType::Number | ParamType::Any | ParamType::Object(_)) => {
+        kind @ (ParamType::Any | ParamType::Object(_)) => {
             file.push_str(&format!("# (no rule can compare `{}`, of type {kind})\n", shown(&path)));
             return;
         }

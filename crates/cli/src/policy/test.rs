@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::policy::{TestReport, TestSuite};
+use sealwire::internal::policy::{TestReport, TestSuite};
 use serde::Serialize;
 
-use super::{FOLDER, check_folder, load};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
+use crate::policies::{FOLDER, check_folder, load};
 
 /// Test policies against the expected decisions (`*.test.toml`) next to them
 ///
@@ -39,7 +39,7 @@ pub(crate) struct Test {
 }
 
 #[derive(Serialize)]
-struct Tested<'a> {
+struct TestResult<'a> {
     ok: bool,
     #[serde(flatten)]
     report: &'a TestReport,
@@ -61,7 +61,7 @@ impl Test {
         let report = TestReport::run(&set, &expectations);
         drop(working);
         let ok = report.passed() && (report.uncovered.is_empty() || !self.require_coverage);
-        out.verdict(&Tested { ok, report: &report }, || report.to_string())?;
+        out.verdict(&TestResult { ok, report: &report }, || report.to_string())?;
         Ok(if ok { Exit::Ok } else { Exit::PolicyTestFailed })
     }
 }

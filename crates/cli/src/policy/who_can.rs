@@ -4,12 +4,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::policy::{AccessCell, CallerGroup, PolicySet};
+use sealwire::PolicySet;
+use sealwire::internal::policy::{AccessCell, CallerGroup};
 use serde::Serialize;
 
-use super::{FOLDER, cell_text, load};
+use super::cells::cell_text;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
+use crate::policies::{FOLDER, load};
 
 /// List who can call a method, and by which rules
 ///

@@ -3,16 +3,18 @@
 
 use std::path::Path;
 
-use sealwire::policy::{Finding, Methods, PolicySet};
-use sealwire::service::BUILTIN_METHODS;
-use sealwire::{BackendConfig, Config, MethodName};
+use sealwire::decide::{Finding, Methods};
+use sealwire::internal::config::ending_logins;
+use sealwire::internal::service::BUILTIN_METHODS;
+use sealwire::{Config, MethodName, PolicySet};
+use sealwire_backend::BackendConfig;
 use sealwire_backend::Lock;
 use serde_json::json;
 
-use super::demo_methods;
+use super::demo_policy::{self, demo_methods};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
-use crate::policy::{self, known_methods};
+use crate::policies::{self, known_methods};
 
 /// Reads everything as the service would: one with these backends, the demonstration, or one with the methods that the policies
 /// declare.
@@ -26,14 +28,20 @@ pub(super) fn run(
     config.check().or_fail(Exit::Input)?;
     let folder = &config.policy.folder;
     let (policy, warnings, whose) = if !backends.is_empty() {
-        let (policy, warnings) = policy::read(folder, &methods(backends, lock)?)?;
+        let (policy, warnings) = policies::read(folder, &methods(backends, lock)?)?;
         (policy, warnings, "")
     } else if demonstration {
-        let (policy, warnings) = super::policy(config)?;
+        let (policy, warnings) = demo_policy::policy(config)?;
         (policy, warnings, " for the demonstration's methods")
     } else {
         of_others(config, out)?
     };
+    for why in sealwire_backend::missing(backends) {
+        out.warning(&format!("{why}: on this machine, the service could not start it"));
+    }
+    for warning in ending_logins(config) {
+        out.warning(&warning);
+    }
     for warning in warnings {
         out.warning(&warning.to_string());
     }
@@ -63,7 +71,7 @@ fn of_others(config: &Config, out: &Output) -> Result<(PolicySet, Vec<Finding>, 
         // Report the errors of the one that fits better: probably it is the one meant.
         (Err(declared), Err(demonstration)) => {
             let fits = declared.findings().len() <= demonstration.findings().len();
-            return Err(policy::refused(folder, if fits { &declared } else { &demonstration }));
+            return Err(policies::refused(folder, if fits { &declared } else { &demonstration }));
         }
     };
     Ok((policy, warnings, whose))
@@ -75,6 +83,7 @@ fn methods(backends: &[BackendConfig], lock: &Path) -> Result<Methods, Failure> 
     let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
     let offered = sealwire_backend::offered(backends, &lock).or_fail(Exit::Input)?;
     Ok(offered.into_iter().fold(builtin.collect(), |methods: Methods, tool| match tool.declared {
+        Some(declared) if tool.by_name => methods.with_named_params(tool.method, declared),
         Some(declared) => methods.with_params(tool.method, declared),
         None => methods.with(tool.method),
     }))

@@ -11,7 +11,7 @@ use super::target::Target;
 use crate::exit::{Exit, Failure};
 use crate::keys::read_request;
 use crate::output::Output;
-use crate::parties::ENVIRONMENT;
+use sealwire_lab::parties::ENVIRONMENT;
 
 /// Let an enrolled agent connect to the brokers of a setup, with the nkey in its request
 ///
@@ -79,7 +79,8 @@ impl RemoveAgent {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let agent = &self.name;
         let known = Target::take(self.out)?.remove_agent(agent)?;
-        let keys: Vec<_> = known.iter().map(|(ring, entry)| json!({ "kid": entry.kid, "ring": ring })).collect();
+        let keys: Vec<_> =
+            known.iter().map(|(ring, entry)| json!({ "kid": entry.kid, "ring": crate::files::shown(ring) })).collect();
         out.result(&json!({ "agent": agent, "keys": keys }), || {
             let lines = known.iter().map(|(ring, entry)| {
                 format!("\nA service still knows a key of it: sealwire keys revoke {} --ring {}", entry.kid, ring.display())

@@ -1,4 +1,4 @@
-//! X.509 certificates of the brokers and of the door, each kind signed by its own certificate authority.
+//! X.509 certificates of the brokers and of the gateway, each kind signed by its own certificate authority.
 //! Never keeps an authority's key: nobody can add a certificate that the brokers or clients would trust.
 
 use base64::Engine as _;
@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure, OrFail as _};
 pub(super) struct Certificates {
     /// The authority's certificate, which clients trust, as PEM.
     pub(super) authority: String,
-    /// One for each broker or door, in their order.
+    /// One for each broker or gateway, in their order.
     pub(super) each: Vec<Certificate>,
 }
 
@@ -39,9 +39,9 @@ impl Certificates {
         Self::generate("sealwire cluster authority", &each, &[SERVER, CLIENT], now)
     }
 
-    /// The door's certificate, for these host names. From another authority, since brokers recognize each other by theirs.
-    pub(super) fn of_door(hosts: &[&str], now: OffsetDateTime) -> Result<Self, Failure> {
-        Self::generate("sealwire door authority", &[hosts], &[SERVER], now)
+    /// The gateway's certificate, for these host names. From another authority, since brokers recognize each other by theirs.
+    pub(super) fn of_gateway(hosts: &[&str], now: OffsetDateTime) -> Result<Self, Failure> {
+        Self::generate("sealwire gateway authority", &[hosts], &[SERVER], now)
     }
 
     fn generate(

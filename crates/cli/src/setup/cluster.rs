@@ -3,17 +3,17 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use sealwire::Name;
 use serde_json::json;
 
-use super::target::{Added, Target};
+use super::target::{NewService, Target};
 use crate::exit::{Exit, Failure};
 use crate::files::at;
 use crate::output::Output;
-use crate::parties::SERVICES;
+use sealwire_lab::parties::SERVICES;
 
-/// Write everything that the compose setup needs: three brokers, services, their agents, a door
+/// Write everything that the compose setup needs: three brokers, services, their agents, a gateway
 ///
 /// Creates keys, broker users, certificates, tokens, credentials and configuration, each file in the folder of the only
 /// container that may read it. An existing setup gets a fresh token, any services that it lacks, and new certificates if
@@ -36,6 +36,16 @@ pub(crate) struct Cluster {
     /// A service whose methods are the tools of an MCP server, with the server's URL; repeat for several
     #[arg(long, value_name = "NAME=URL", value_parser = with_server)]
     mcp: Vec<(Name, String)>,
+    /// Whether services and gateway tell on port 9464 how they are doing, to all containers that share a network with them: `on` adds
+    /// that to configurations that say nothing about it, `off` changes nothing
+    #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true, default_value_t = Metrics::Off)]
+    metrics: Metrics,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Metrics {
+    On,
+    Off,
 }
 
 fn with_server(text: &str) -> Result<(Name, String), String> {
@@ -72,16 +82,20 @@ impl Cluster {
         let of_demo = self.services.iter().filter(|name| !is_mcp(name)).map(|name| (name.clone(), None));
         let of_mcp = self.mcp.iter().map(|(name, url)| (name.clone(), Some(url.clone())));
         // The first of all services is the one that the caller's token is for.
-        let all = of_demo.chain(of_mcp).map(|(name, mcp)| Added { name, mcp });
+        let all = of_demo.chain(of_mcp).map(|(name, mcp)| NewService { name, mcp });
         let all = all.filter(|service| !mark.services.contains(&service.name));
-        let lacking: Vec<Added> = all.collect();
+        let lacking: Vec<NewService> = all.collect();
         let mark = target.add_services(mark, &lacking)?;
         target.write_token(&mark)?;
+        let telling = match self.metrics {
+            Metrics::On => target.add_metrics(&mark)?,
+            Metrics::Off => Vec::new(),
+        };
 
         drop(working);
         let added: Vec<Name> =
             if made { Vec::new() } else { lacking.into_iter().map(|service| service.name).collect() };
-        let result = json!({ "folder": target.display().to_string(), "made": made, "renewed": renewed, "added": added,
+        let result = json!({ "folder": target.display().to_string(), "made": made, "renewed": renewed, "added": added, "metrics_added": telling,
                              "services": mark.services, "folders": Target::folders(&mark) });
         out.result(&result, || {
             let folder = target.display();
@@ -91,6 +105,12 @@ impl Cluster {
             let mut text = format!("the setup in {folder} stays");
             if renewed {
                 text.push_str("; its certificates are new: restart the brokers, the services and the agents");
+            }
+            if !telling.is_empty() {
+                text.push_str(&format!(
+                    "; {} will tell how they are doing once they are restarted",
+                    telling.join(", ")
+                ));
             }
             for name in &added {
                 text.push_str(&format!("; the service {name} is new: let each broker reload its users (SIGHUP)"));

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use sealwire::Name;
-use sealwire::auth::{Nonce, write_secret};
+use sealwire::internal::files::write_secret;
+use sealwire::internal::wire::Nonce;
 use serde::{Deserialize, Serialize};
 
 use super::certificates::DAYS;

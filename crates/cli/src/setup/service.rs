@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sealwire::Name;
-use sealwire::auth::KeyEntry;
+use sealwire::internal::auth::KeyEntry;
 use serde_json::json;
 
 use super::cluster::server;
-use super::target::{Added, Target};
+use super::target::{NewService, Target};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
-use crate::parties::ENVIRONMENT;
+use sealwire_lab::parties::ENVIRONMENT;
 
 /// Add a service to an existing setup
 ///
@@ -63,7 +63,7 @@ impl AddService {
             )));
         }
         let enrolled = target.enrolled(&mark)?;
-        target.add_services(mark, &[Added { name: self.name.clone(), mcp: self.mcp.clone() }])?;
+        target.add_services(mark, &[NewService { name: self.name.clone(), mcp: self.mcp.clone() }])?;
         let keys: Vec<_> = enrolled.values().map(|entry| json!({ "agent": entry.owner, "kid": entry.kid })).collect();
         let result = json!({ "folder": target.display().to_string(), "added": [self.name], "lacks": keys });
         out.result(&result, || {

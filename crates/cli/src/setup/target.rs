@@ -5,23 +5,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sealwire::auth::{
-    Denylist, KeyEntry, KeyRingFile, KeyStatus, ProofAlgorithm, TokenIssuer, read_secret, write_secret,
-    write_service_key,
-};
-use sealwire::client::Credentials;
-use sealwire::wire::{AgentKey, Audience, ServiceKey};
-use sealwire::{BusConfig, Name};
-use sealwire_door::http::new_seal_key;
+use sealwire::configure::{AgentKey, ProofAlgorithm};
+use sealwire::internal::auth::{Denylist, KeyEntry, KeyRingFile, KeyStatus, TokenIssuer, write_service_key};
+use sealwire::internal::files::{read_secret, write_secret};
+use sealwire::internal::wire::{Audience, ServiceKey};
+use sealwire::{BusConfig, Credentials, Name};
+use sealwire_gateway::http::new_seal_key;
 use time::OffsetDateTime;
 
 use super::certificates::Certificates;
 use super::mark::Mark;
-use super::users::{Kind, Users};
-use crate::dev;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{self, Lock, at, read_if_there, restrict};
-use crate::parties::{self, AGENTS, ENVIRONMENT, ISSUER};
+use crate::users::{Kind, Users};
+use sealwire_lab::layout::{self, CONFIG, DENYLIST, JWKS, RING, SERVICE_KEY, TOKEN_KEY};
+use sealwire_lab::parties::{self, AGENTS, ENVIRONMENT, ISSUER};
+use sealwire_lab::sandbox::command_to_add;
 
 /// The brokers: their host names, which also name their folders.
 const NODES: [&str; 3] = ["nats-1", "nats-2", "nats-3"];
@@ -31,22 +30,20 @@ const OPERATOR: &str = "operator";
 const ISSUER_FOLDER: &str = "issuer";
 /// The folder through which the issuer hands tokens to the caller.
 const TOKENS: &str = "tokens";
-/// The door, its agent, and its folder.
-const DOOR: &str = "door";
-/// The door's public URL, which is also the issuer of the tokens with which it calls.
-const DOOR_URL: &str = "https://localhost:8443";
-/// The door's host names, for its certificate.
-const DOOR_HOSTS: [&str; 3] = ["localhost", DOOR, "127.0.0.1"];
+/// The gateway, its agent, and its folder.
+const GATEWAY: &str = "gateway";
+/// The gateway's public URL, which is also the issuer of the tokens with which it calls.
+const GATEWAY_URL: &str = "https://localhost:8443";
+/// The gateway's host names, for its certificate.
+const GATEWAY_HOSTS: [&str; 3] = ["localhost", GATEWAY, "127.0.0.1"];
 /// All folders except those of the services.
-const FOLDERS: [&str; 8] = ["nats-1", "nats-2", "nats-3", CALLER, OPERATOR, ISSUER_FOLDER, TOKENS, DOOR];
+const FOLDERS: [&str; 8] = ["nats-1", "nats-2", "nats-3", CALLER, OPERATOR, ISSUER_FOLDER, TOKENS, GATEWAY];
 /// Further names that a service cannot have, since they are used next to its folder.
 const TAKEN: [&str; 5] = ["policies", "data-1", "data-2", "data-3", "node"];
 /// The broker user of the operator's tools.
 const TOOLS: &str = "tools";
 /// The list of broker users, in the operator's folder.
 const USERS: &str = "users.json";
-/// The issuer's signing key.
-const TOKEN_KEY: &str = "token-key.json";
 /// How long tokens are valid, in seconds. The issuer's container writes the next one long before that.
 const TOKEN_S: u64 = 900;
 
@@ -96,26 +93,28 @@ impl Target {
         }
         let tools = users.make(Kind::Tools, &parties::named(TOOLS)?)?;
         self.write(OPERATOR, "tools.nkey", &tools)?;
+        let login = BusConfig { nkey_seed_file: Some("tools.nkey".into()), tls_ca: Some("ca.pem".into()), ..brokers() };
+        self.write(OPERATOR, "tools.nats.json", &(serde_json::to_string_pretty(&login).or_fail(Exit::Bug)? + "\n"))?;
         self.write(OPERATOR, USERS, &users.to_json()?)?;
         let key = self.file(ISSUER_FOLDER, TOKEN_KEY);
         remove(&key)?;
         let issuer = TokenIssuer::generate(ISSUER).or_fail(Exit::Bug)?;
         issuer.save(&key).or_fail(Exit::Input)?;
-        self.make_door(&issuer)?;
+        self.make_gateway(&issuer)?;
         let mark = Mark::new();
         self.write_certificates(&mark)?;
         Ok(mark)
     }
 
-    /// Writes the door's own files, except its configuration, which names the services.
-    fn make_door(&self, issuer: &TokenIssuer) -> Result<(), Failure> {
-        let key = self.file(DOOR, DOOR_KEY);
+    /// Writes the gateway's own files, except its configuration, which names the services.
+    fn make_gateway(&self, issuer: &TokenIssuer) -> Result<(), Failure> {
+        let key = self.file(GATEWAY, GATEWAY_KEY);
         remove(&key)?;
-        TokenIssuer::generate(DOOR_URL).or_fail(Exit::Bug)?.save(&key).or_fail(Exit::Input)?;
-        self.write(DOOR, "seal.key", &new_seal_key().or_fail(Exit::Bug)?)?;
-        self.write(DOOR, "jwks.json", &issuer.public_jwks())?;
-        self.write(DOOR, "denylist.json", &Denylist::default().to_json())?;
-        remove(&self.file(DOOR, DOOR_CONFIG))
+        TokenIssuer::generate(GATEWAY_URL).or_fail(Exit::Bug)?.save(&key).or_fail(Exit::Input)?;
+        self.write(GATEWAY, "seal.key", &new_seal_key().or_fail(Exit::Bug)?)?;
+        self.write(GATEWAY, JWKS, &issuer.public_jwks())?;
+        self.write(GATEWAY, DENYLIST, &Denylist::default().to_json())?;
+        remove(&self.file(GATEWAY, GATEWAY_CONFIG))
     }
 
     /// Renews the certificates, and nothing else. The previous authority stays trusted, so that the brokers and their clients
@@ -136,9 +135,10 @@ impl Target {
         for folder in trusting {
             self.write(folder, "ca.pem", &trusted)?;
         }
-        let of_door = Certificates::of_door(&DOOR_HOSTS, now)?;
-        self.write(DOOR, "callers-ca.pem", &of_door.authority)?;
-        for (folder, own) in NODES.iter().zip(&certificates.each).chain(std::iter::once(&DOOR).zip(&of_door.each)) {
+        let of_gateway = Certificates::of_gateway(&GATEWAY_HOSTS, now)?;
+        self.write(GATEWAY, "callers-ca.pem", &of_gateway.authority)?;
+        for (folder, own) in NODES.iter().zip(&certificates.each).chain(std::iter::once(&GATEWAY).zip(&of_gateway.each))
+        {
             self.write(folder, "key.pem", &own.key)?;
             self.write(folder, "cert.pem", &own.certificate)?;
         }
@@ -146,7 +146,7 @@ impl Target {
     }
 
     /// Adds services, writes the brokers' users, and marks the setup. Replaces what an interrupted run left of these services.
-    pub(super) fn add_services(&self, mut mark: Mark, services: &[Added]) -> Result<Mark, Failure> {
+    pub(super) fn add_services(&self, mut mark: Mark, services: &[NewService]) -> Result<Mark, Failure> {
         if services.is_empty() {
             return Ok(mark);
         }
@@ -168,8 +168,8 @@ impl Target {
             self.save_credentials(credentials, &name, &mark.services)?;
         }
         // The operator may have changed it.
-        if !self.file(DOOR, DOOR_CONFIG).exists() {
-            self.write(DOOR, DOOR_CONFIG, &door_config(&mark.services))?;
+        if !self.file(GATEWAY, GATEWAY_CONFIG).exists() {
+            self.write(GATEWAY, GATEWAY_CONFIG, &gateway_config(&mark.services))?;
         }
         self.write_users(&users)?;
         // Mark the new folders first: they belong to the setup only once the others say so, too.
@@ -177,6 +177,24 @@ impl Target {
         folders.reverse();
         mark.write(&self.base, &folders)?;
         Ok(mark)
+    }
+
+    /// Has services and gateway serve metrics, unless their configuration says something about it. Returns the folders of those that it
+    /// has changed.
+    pub(super) fn add_metrics(&self, mark: &Mark) -> Result<Vec<String>, Failure> {
+        let services = mark.services.iter().map(|service| (service.as_str(), CONFIG));
+        let mut changed = Vec::new();
+        for (folder, name) in services.chain(std::iter::once((GATEWAY, GATEWAY_CONFIG))) {
+            let text = read_if_there(&self.file(folder, name))?.unwrap_or_default();
+            let said: toml::Table = text
+                .parse()
+                .map_err(|_| Failure::input(format!("`{}` is not TOML", self.file(folder, name).display())))?;
+            if !said.contains_key("telemetry") {
+                self.write(folder, name, &format!("{text}{TELEMETRY}"))?;
+                changed.push(folder.to_owned());
+            }
+        }
+        Ok(changed)
     }
 
     /// The mark of the setup, which must exist.
@@ -232,7 +250,7 @@ impl Target {
 
     /// A service's key ring.
     pub(super) fn ring(&self, service: &Name) -> PathBuf {
-        self.file(service.as_str(), "ring.json")
+        self.file(service.as_str(), RING)
     }
 
     /// A service's own key.
@@ -242,10 +260,17 @@ impl Target {
 
     fn write_users(&self, users: &Users) -> Result<(), Failure> {
         self.write(OPERATOR, USERS, &users.to_json()?)?;
-        NODES.iter().try_for_each(|node| self.write(node, "users.conf", &users.config()))
+        let config = users.config("setup", ENVIRONMENT, None, |agent| Kind::Agent.permissions(ENVIRONMENT, agent));
+        NODES.iter().try_for_each(|node| self.write(node, "users.conf", &config))
     }
 
-    fn add_service(&self, added: &Added, mark: &Mark, users: &mut Users, denied: &Denylist) -> Result<(), Failure> {
+    fn add_service(
+        &self,
+        added: &NewService,
+        mark: &Mark,
+        users: &mut Users,
+        denied: &Denylist,
+    ) -> Result<(), Failure> {
         let name = &added.name;
         let folder = name.as_str();
         let audience = audience(name)?;
@@ -261,14 +286,14 @@ impl Target {
         let agents = self.agents(mark)?;
         let admitted = agents.iter().filter(|(_, admitted)| *admitted);
         let ring = parties::ring(&audience, admitted.map(|(agent, _)| (agent.agent(), agent.key())))?;
-        self.write(folder, "ring.json", &ring)?;
+        self.write(folder, RING, &ring)?;
         let issuer = TokenIssuer::load(self.file(ISSUER_FOLDER, TOKEN_KEY)).or_fail(Exit::Input)?;
-        self.write(folder, "jwks.json", &issuer.public_jwks())?;
-        let door = TokenIssuer::load(self.file(DOOR, DOOR_KEY)).or_fail(Exit::Input)?;
-        self.write(folder, "door-jwks.json", &door.public_jwks())?;
-        self.write(folder, "denylist.json", &denied.to_json())?;
+        self.write(folder, JWKS, &issuer.public_jwks())?;
+        let gateway = TokenIssuer::load(self.file(GATEWAY, GATEWAY_KEY)).or_fail(Exit::Input)?;
+        self.write(folder, "gateway-jwks.json", &gateway.public_jwks())?;
+        self.write(folder, DENYLIST, &denied.to_json())?;
         self.write(folder, "ca.pem", &read_if_there(&self.file(OPERATOR, "ca.pem"))?.unwrap_or_default())?;
-        self.write(folder, "sealwire.toml", &service_config(added))
+        self.write(folder, CONFIG, &service_config(added))
     }
 
     /// The agents of the setup, each with whether every service still accepts its key: a key that one service has retired or
@@ -287,17 +312,17 @@ impl Target {
     /// The deny lists of all services, merged.
     fn denied(&self, mark: &Mark) -> Result<Denylist, Failure> {
         mark.services.iter().try_fold(Denylist::default(), |all, service| {
-            let list = Denylist::from_file(self.file(service.as_str(), "denylist.json")).or_fail(Exit::Input)?;
+            let list = Denylist::from_file(self.file(service.as_str(), DENYLIST)).or_fail(Exit::Input)?;
             Ok(all.merge(list))
         })
     }
 
     /// Saves an agent's credentials, with the services' keys pinned. The caller has its own folder and gets its tokens from the
-    /// issuer; the door has its own folder and mints its tokens. The other agents are the operator's, who has the issuer's key, too.
+    /// issuer; the gateway has its own folder and mints its tokens. The other agents are the operator's, who has the issuer's key, too.
     fn save_credentials(&self, credentials: Credentials, agent: &str, services: &[Name]) -> Result<(), Failure> {
         let mut credentials = credentials;
         for service in services {
-            let key = sealwire::auth::read_service_key(&self.service_key(service), &audience(service)?);
+            let key = sealwire::internal::auth::read_service_key(&self.service_key(service), &audience(service)?);
             let mut keys = credentials.pinned(service);
             let key = key.or_fail(Exit::Input)?.public();
             if !keys.contains(&key) {
@@ -307,9 +332,9 @@ impl Target {
         }
         let credentials = if agent == CALLER {
             credentials.token_file(format!("../{TOKENS}/{CALLER}.jwt"))
-        } else if agent == DOOR {
-            // Credentials must name a source of tokens. The door mints its own, so this file is never read.
-            credentials.token_file(format!("{DOOR}.jwt"))
+        } else if agent == GATEWAY {
+            // Credentials must name a source of tokens. The gateway mints its own, so this file is never read.
+            credentials.token_file(format!("{GATEWAY}.jwt"))
         } else {
             let command = ["sealwire", "token", "issue", "--key", "../issuer/token-key.json", "--subject", agent];
             let mut command: Vec<String> = command.map(ToOwned::to_owned).into();
@@ -336,8 +361,8 @@ impl Target {
     }
 
     fn credentials(&self, agent: &str) -> PathBuf {
-        let folder = if [CALLER, DOOR].contains(&agent) { agent } else { OPERATOR };
-        self.file(folder, &format!("{agent}.creds.json"))
+        let folder = if [CALLER, GATEWAY].contains(&agent) { agent } else { OPERATOR };
+        layout::credentials(&self.base.join(folder), agent)
     }
 
     fn file(&self, folder: &str, name: &str) -> PathBuf {
@@ -358,29 +383,32 @@ impl Target {
 
 fn nothing_in(base: &Path) -> Failure {
     let failure = Failure::input(format!("there is no setup in `{}`", base.display()));
-    match dev::adds_agents(base, "NAME") {
+    match command_to_add(base, "NAME") {
         Some(command) => failure.help(format!("it is the folder of a `sealwire dev`: {command}")),
         None => failure.help("create one: sealwire setup cluster --out FOLDER"),
     }
 }
 
-const SERVICE_KEY: &str = "service-key.json";
-/// The key with which the door signs tokens.
-const DOOR_KEY: &str = "door-key.json";
-const DOOR_CONFIG: &str = "door.toml";
+/// Where a container tells how it is doing. Each has its own address, so there is none to name here.
+const TELEMETRY: &str = "\n# Metrics and health. All containers on its networks learn the names of its methods, agents, rules and keys.\n\
+    [telemetry]\nlisten = \"0.0.0.0:9464\"\nallow_remote = true\n";
+
+/// The key with which the gateway signs tokens.
+const GATEWAY_KEY: &str = "gateway-key.json";
+const GATEWAY_CONFIG: &str = "gateway.toml";
 
 /// A service to be added.
 #[derive(Debug, Clone)]
-pub(super) struct Added {
+pub(super) struct NewService {
     pub(super) name: Name,
     /// The MCP server whose tools become its methods; without one, it serves the demonstration methods.
     pub(super) mcp: Option<String>,
 }
 
-/// The agents of a setup, with the algorithms of their keys. The door's is Ed25519, so that anybody can check its receipts.
+/// The agents of a setup, with the algorithms of their keys. The gateway's is Ed25519, so that anybody can check its receipts.
 fn agents() -> impl Iterator<Item = (&'static str, ProofAlgorithm)> {
     let of_demo = AGENTS.iter().map(|(name, _, algorithm, _)| (*name, *algorithm));
-    of_demo.chain(std::iter::once((DOOR, ProofAlgorithm::EdDsa)))
+    of_demo.chain(std::iter::once((GATEWAY, ProofAlgorithm::EdDsa)))
 }
 
 fn audience(service: &Name) -> Result<Audience, Failure> {
@@ -395,23 +423,23 @@ fn brokers() -> BusConfig {
     BusConfig { urls: NODES.iter().map(|node| format!("tls://{node}:4222")).collect(), ..BusConfig::default() }
 }
 
-fn door_config(services: &[Name]) -> String {
+fn gateway_config(services: &[Name]) -> String {
     let exposed: String = services
         .iter()
-        .map(|service| format!("\n[[door.expose]]\nservice = \"{service}\"\ntimeout_s = 30\n"))
+        .map(|service| format!("\n[[gateway.expose]]\nservice = \"{service}\"\ntimeout_s = 30\n"))
         .collect();
     format!(
-        "# The door: it calls for callers that do not speak Sealwire, each identified by its token. Written by `sealwire setup`.\n\
-         [door]\nlisten = \"0.0.0.0:8443\"\ntls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n\
+        "# The gateway: it calls for callers that do not speak Sealwire, each identified by its token. Written by `sealwire setup`.\n\
+         [gateway]\nlisten = \"0.0.0.0:8443\"\ntls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n\
          # Where callers find it. Their tokens must be for this URL (`aud`), and name a service (`scope`).\n\
-         public_url = \"{DOOR_URL}\"\ncredentials = \"{DOOR}.creds.json\"\n\
-         identity = {{ mode = \"mint\", key = \"{DOOR_KEY}\" }}\n\
+         public_url = \"{GATEWAY_URL}\"\ncredentials = \"{GATEWAY}.creds.json\"\n\
+         identity = {{ mode = \"mint\", key = \"{GATEWAY_KEY}\" }}\n\
          denylist = \"denylist.json\"\nseal_key = \"seal.key\"\n\n\
-         [[door.tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n{exposed}"
+         [[gateway.tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n{exposed}"
     )
 }
 
-fn service_config(Added { name: service, mcp }: &Added) -> String {
+fn service_config(NewService { name: service, mcp }: &NewService) -> String {
     let urls: Vec<String> = brokers().urls.iter().map(|url| format!("\"{url}\"")).collect();
     let urls = urls.join(", ");
     let (what, backend) = match mcp {
@@ -433,15 +461,15 @@ fn service_config(Added { name: service, mcp }: &Added) -> String {
         "# A service with {what}. Written by `sealwire setup`.\n\
          environment = \"{ENVIRONMENT}\"\nservice = \"{service}\"\n\n\
          [nats]\nurls = [{urls}]\nnkey_seed_file = \"service.nkey\"\ntls_ca = \"ca.pem\"\n\n\
-         [keys]\nring = \"ring.json\"\nservice_key = \"{SERVICE_KEY}\"\ndenylist = \"denylist.json\"\n\n\
+         [keys]\nring = \"{RING}\"\nservice_key = \"{SERVICE_KEY}\"\ndenylist = \"{DENYLIST}\"\n\n\
          # The brokers see every token, so a token that is not bound to the caller's key is refused.\n\
          [tokens]\nrequire_cnf = true\n\n\
          [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\
          may = {{ agents = [\"*\"], roles = [\"*\"] }}\n\n\
-         # The door speaks for its callers, and for nobody else.\n\
-         [[tokens.issuer]]\nissuer = \"{DOOR_URL}\"\njwks = \"door-jwks.json\"\n\
-         require = {{ \"act.sub\" = \"{DOOR}\" }}\n\
-         may = {{ agents = [\"{DOOR}\"], roles = [\"*\"], subjects = [\"*\"] }}\n\n\
+         # The gateway speaks for its callers, and for nobody else.\n\
+         [[tokens.issuer]]\nissuer = \"{GATEWAY_URL}\"\njwks = \"gateway-jwks.json\"\n\
+         require = {{ \"act.sub\" = \"{GATEWAY}\" }}\n\
+         may = {{ agents = [\"{GATEWAY}\"], roles = [\"*\"], subjects = [\"*\"] }}\n\n\
          [policy]\nfolder = \"../policies\"\n\n\
          # All containers share one clock, so a small skew is enough; the smaller it is, the sooner a new guard vouches for\n\
          # messages. A machine that also does your work may stall for longer than a quarter of a second.\n\

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use sealwire::auth::decode_untrusted;
+use sealwire::internal::auth::{Untrusted, decode_untrusted};
 use serde_json::{Map, Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -32,20 +32,20 @@ impl Inspect {
             failure.help("to inspect a token in a file, pass it on stdin: `sealwire token inspect < FILE`")
         })?;
         let now_s = when::now_s();
-        let expired = said.claims.get("exp").and_then(Value::as_u64).map(|exp| exp <= now_s);
+        let expired = said.date("exp").map(|exp| exp <= now_s);
         out.warning("nothing in this token was verified");
         let result = json!({ "verified": false, "header": said.header, "claims": said.claims, "expired": expired });
-        out.result(&result, || text(&said.header, &said.claims, now_s))?;
+        out.result(&result, || text(&said, now_s))?;
         Ok(Exit::Ok)
     }
 }
 
-fn text(header: &Map<String, Value>, claims: &Map<String, Value>, now_s: u64) -> String {
+fn text(said: &Untrusted, now_s: u64) -> String {
     let mut text = "NOT VERIFIED: anybody can write such a token; nothing below was checked\n\nheader\n".to_owned();
-    lines(&mut text, header, |_| None);
+    lines(&mut text, &said.header, |_| None);
     text.push_str("claims\n");
-    lines(&mut text, claims, |name| {
-        let time = claims.get(name).filter(|_| matches!(name, "iat" | "nbf" | "exp"))?.as_u64()?;
+    lines(&mut text, &said.claims, |name| {
+        let time = said.date(name).filter(|_| matches!(name, "iat" | "nbf" | "exp"))?;
         let over = if name == "exp" && time <= now_s { ", EXPIRED" } else { "" };
         Some(format!("{}{over}", when::both(time, now_s)))
     });

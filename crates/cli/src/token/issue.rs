@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::Name;
-use sealwire::auth::{Confirmation, IssueRequest, TokenIssuer, TokenRules, decode_untrusted, write_secret};
-use sealwire::client::Credentials;
+use sealwire::internal::auth::{Confirmation, IssueRequest, TokenIssuer, TokenRules, decode_untrusted};
+use sealwire::internal::files::write_secret;
+use sealwire::{Credentials, Name};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{check_output, read_if_there};
+use crate::files::{self, check_output, read_if_there};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use crate::when;
@@ -164,7 +164,7 @@ impl Issue {
         match &self.out {
             Some(path) => {
                 write_secret(path, &format!("{token}\n"), true).or_fail(Exit::Input)?;
-                let result = json!({ "file": path, "jti": jti, "expires_at": expires_at });
+                let result = json!({ "file": files::shown(path), "jti": jti, "expires_at": expires_at });
                 out.result(&result, || format!("wrote a token to {}; it expires {ends}", path.display()))?;
             }
             None => {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
-use sealwire::auth::{Denylist, decode_untrusted};
+use sealwire::internal::auth::{Denylist, decode_untrusted};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -58,8 +58,8 @@ impl Revoke {
             // A token of this very second has `iat` = now, and `before` does not include its own second.
             let before = self.before.unwrap_or(now_s.saturating_add(1));
             let told = format!("tokens of `{}` issued before {}", subject.escape_debug(), when::absolute(before));
-            let entry = json!({ "file": path, "sub": subject, "before": before });
-            (Changed::new(path, |list| prune(list.with_subject(subject, before)), out)?, entry, told)
+            let entry = json!({ "file": files::shown(path), "sub": subject, "before": before });
+            (DenylistChange::new(path, |list| prune(list.with_subject(subject, before)), out)?, entry, told)
         } else {
             let (jti, until) = match self.token {
                 Some(token) => of_token(Some(token))?,
@@ -67,8 +67,8 @@ impl Revoke {
                 None => (self.jti.unwrap_or_default(), self.until.unwrap_or(now_s.saturating_add(86_400))),
             };
             let told = format!("token `{}`", jti.escape_debug());
-            let entry = json!({ "file": path, "jti": jti, "until": until });
-            (Changed::new(path, |list| prune(list.with_token(jti, until)), out)?, entry, told)
+            let entry = json!({ "file": files::shown(path), "jti": jti, "until": until });
+            (DenylistChange::new(path, |list| prune(list.with_token(jti, until)), out)?, entry, told)
         };
         let created = list.save(out)?;
         entry.as_object_mut().map(|entry| entry.insert("created".to_owned(), created.into()));
@@ -78,13 +78,13 @@ impl Revoke {
 }
 
 /// A changed deny list that is not written yet.
-pub(crate) struct Changed<'a> {
+pub(crate) struct DenylistChange<'a> {
     path: &'a Path,
     text: String,
     is_new: bool,
 }
 
-impl<'a> Changed<'a> {
+impl<'a> DenylistChange<'a> {
     /// The list in the file, or an empty one if there is no file, with this change. Fails if the result is too large for services.
     pub(crate) fn new(
         path: &'a Path,
@@ -128,7 +128,7 @@ fn of_token(token: Option<String>) -> Result<(String, u64), Failure> {
     let token = files::argument_or_stdin(token, "the token")?;
     let said = decode_untrusted(token.trim()).or_fail(Exit::Input)?;
     let id = said.claims.get("jti").and_then(Value::as_str).unwrap_or(&said.digest);
-    match said.claims.get("exp").and_then(Value::as_u64) {
+    match said.date("exp") {
         Some(exp) => Ok((id.to_owned(), exp)),
         None => Err(Failure::input("the token has no `exp`: no service accepts it, so there is nothing to revoke")),
     }

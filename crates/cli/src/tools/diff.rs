@@ -4,14 +4,14 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use sealwire_backend::{Lock, differences, shown};
+use sealwire_backend::{Lock, differences, shown, whole};
 use serde_json::{Value, json};
 
-use super::{Servers, Tool};
+use super::servers::{Servers, Tool};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
-/// Show what differs from what was approved: new tools in full, changed ones difference by difference
+/// Show what differs from what was approved: new tools and prompts in full, changed ones difference by difference
 ///
 /// The servers are started for this and stopped again.
 #[derive(Args)]
@@ -35,36 +35,44 @@ impl Diff {
         let tools: Vec<Value> = open
             .iter()
             .map(|tool| {
-                let name = &tool.definition.name;
+                let (kind, name) = (tool.definition.kind, &tool.definition.name);
                 let lines = lines(tool, &found.lock);
-                json!({ "backend": tool.backend, "tool": name, "standing": tool.says(), "differences": lines })
+                json!({ "backend": tool.backend, kind.to_string(): name, "standing": tool.says(), "differences": lines })
             })
             .collect();
-        out.tell(&json!({ "tools": tools }), || {
-            if shown.is_empty() { "everything is approved".to_owned() } else { shown.join("\n") }
+        let unusable = found.tools.iter().filter(|tool| tool.standing.is_none()).count() + found.nameless.len();
+        out.tell(&json!({ "tools": tools, "unusable": unusable }), || {
+            let unusable = match unusable {
+                0 => String::new(),
+                1 => "1 entry cannot be used: sealwire tools list says why".to_owned(),
+                many => format!("{many} entries cannot be used: sealwire tools list says why"),
+            };
+            match (shown.is_empty(), found.silent.is_empty(), unusable.is_empty()) {
+                (true, true, true) => "everything is approved".to_owned(),
+                (true, _, true) => "everything that was asked about is approved".to_owned(),
+                (true, _, false) => format!("everything else is approved; {unusable}"),
+                (false, _, _) => [shown.join("\n"), unusable].join("\n").trim_end().to_owned(),
+            }
         })?;
-        Ok(if self.exit_code && !open.is_empty() { Exit::Different } else { Exit::Ok })
+        found.end(if self.exit_code && !open.is_empty() { Exit::Different } else { Exit::Ok })
     }
 }
 
 fn lines(tool: &Tool, lock: &Lock) -> Vec<String> {
-    let now = tool.definition.pin.as_ref().map(|pin| read(&pin.definition)).unwrap_or_default();
-    match lock.pin(&tool.backend, &tool.definition.name) {
-        None => vec![shown(&serde_json::to_string_pretty(&now).unwrap_or_default())],
-        Some(approved) => differences(&read(&approved.definition), &now),
+    let now = tool.definition.pin.as_ref().map(|pin| pin.definition.as_str()).unwrap_or_default();
+    match lock.pin(&tool.backend, tool.definition.kind, &tool.definition.name) {
+        None => vec![whole(now)],
+        Some(approved) => differences(&approved.definition, now),
     }
 }
 
-/// A tool for people.
+/// A tool or prompt for people.
 pub(super) fn text(tool: &Tool, lock: &Lock) -> String {
-    let mut text = format!("{} tool `{}` of `{}`\n", tool.says(), shown(&tool.definition.name), tool.backend);
+    let (kind, name) = (tool.definition.kind, shown(&tool.definition.name));
+    let mut text = format!("{} {kind} `{name}` of `{}`\n", tool.says(), tool.backend);
     for line in lines(tool, lock) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{line}");
     }
     text
-}
-
-fn read(definition: &str) -> Value {
-    serde_json::from_str(definition).unwrap_or_default()
 }

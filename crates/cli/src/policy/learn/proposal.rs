@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use sealwire::policy::{DecisionRecord, Methods, Param, ParamType, PolicySet, ScalarType, Verdict};
+use sealwire::decide::{Methods, Param, ParamType, ScalarType, Verdict};
+use sealwire::{DecisionRecord, PolicySet};
 
-use super::counted;
-use super::seen::Seen;
-use crate::policy::first_call;
+use super::seen::ValueSummary;
+use crate::policies;
 use crate::toml_text::{self, key, text};
 
 /// The most rules: nobody reviews more.
@@ -33,20 +33,26 @@ pub(super) struct Proposal<'a> {
 
 /// A proposal as text.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct ProposalText {
     pub(super) text: String,
     /// The line where each rule's part begins.
     rules: Vec<(u32, Group)>,
 }
 
-impl Written {
+impl ProposalText {
     pub(super) fn rules(&self) -> usize {
         self.rules.len()
     }
 }
 
+/// So many of these.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 const NO_ROOM: &str = "the proposal has no room for more rules; use --agent or --method";
 const DECLARED_OTHERWISE: &str = "they were recorded with other parameters than are declared";
+const HIDDEN: &str = "the record does not show the values of their parameters (`audit` of a method's parameter)";
 const ANY_SUBJECT: &str = "they are for a subject with a `*`, which would stand for any text";
 const NOT_LOADED: &str = "their rule cannot be used";
 
@@ -54,7 +60,7 @@ const NOT_LOADED: &str = "their rule cannot be used";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     method: String,
-    who: Who,
+    who: Party,
     /// The subject that the agent acted for, if any.
     subject: Option<String>,
     /// The optional parameters that are present; `None` for all further combinations together.
@@ -62,7 +68,7 @@ struct Group {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum Party {
     Agent(String),
     /// The roles of a token, any of which will do.
     Roles(BTreeSet<String>),
@@ -74,7 +80,7 @@ struct Rule {
     allowed: usize,
     /// The place of the first call in the recordings.
     first: String,
-    params: Option<Vec<(Param, Seen)>>,
+    params: Option<Vec<(Param, ValueSummary)>>,
     /// Whether the files would have to declare the parameters.
     undeclared: bool,
 }
@@ -86,15 +92,18 @@ impl<'a> Proposal<'a> {
 
     /// Adds a call that a rule should allow.
     pub(super) fn add(&mut self, place: &str, record: &DecisionRecord) {
+        if record.hidden().is_some() {
+            return self.leave_out(HIDDEN, 1);
+        }
         let Some((params, undeclared)) = self.params(record) else { return self.leave_out(DECLARED_OTHERWISE, 1) };
         if record.subject.as_ref().is_some_and(|subject| subject.contains('*')) {
             return self.leave_out(ANY_SUBJECT, 1);
         }
         // A rule for a delegated call names agent and subject: otherwise anybody with the role could call for the subject.
         let who = if self.by_role && record.subject.is_none() && !record.roles.is_empty() {
-            Who::Roles(record.roles.clone())
+            Party::Roles(record.roles.clone())
         } else {
-            Who::Agent(record.agent.to_string())
+            Party::Agent(record.agent.to_string())
         };
         let sent = record.params.clone().unwrap_or_default();
         let is_there = |param: &&Param| param.is_optional() && sent.contains_key(param.name());
@@ -115,8 +124,9 @@ impl<'a> Proposal<'a> {
             calls: 0,
             allowed: 0,
             first: place.to_owned(),
-            params: params
-                .map(|params| params.into_iter().map(|param| (param.clone(), Seen::new(param.kind()))).collect()),
+            params: params.map(|params| {
+                params.into_iter().map(|param| (param.clone(), ValueSummary::new(param.kind()))).collect()
+            }),
             undeclared,
         });
         rule.calls += 1;
@@ -163,25 +173,25 @@ impl<'a> Proposal<'a> {
     }
 
     /// Leaves out the rule on this line, and returns what it is about.
-    pub(super) fn remove(&mut self, written: &Written, line: u32) -> Option<String> {
+    pub(super) fn remove(&mut self, written: &ProposalText, line: u32) -> Option<String> {
         let (_, group) = written.rules.iter().rev().find(|(first, _)| *first <= line)?;
         let rule = self.groups.remove(group)?;
         self.leave_out(NOT_LOADED, rule.calls);
         let who = match &group.who {
-            Who::Agent(name) => format!("the agent `{}`", one_line(name)),
-            Who::Roles(roles) => format!("`{}`", one_line(&roles.iter().cloned().collect::<Vec<_>>().join(", "))),
+            Party::Agent(name) => format!("the agent `{}`", one_line(name)),
+            Party::Roles(roles) => format!("`{}`", one_line(&roles.iter().cloned().collect::<Vec<_>>().join(", "))),
         };
         Some(format!("{} of {who} ({})", one_line(&group.method), one_line(&rule.first)))
     }
 
     /// The proposal as text. Rules that do not fit are left out for good.
-    pub(super) fn write(&mut self) -> Written {
+    pub(super) fn write(&mut self) -> ProposalText {
         if std::mem::take(&mut self.by_role) {
             self.groups = by_one_role(std::mem::take(&mut self.groups));
         }
         let revision: String = self.set.revision().to_string().chars().take(6).collect();
         let mut body = String::new();
-        let known: BTreeSet<String> = first_call::roles(self.set).collect();
+        let known: BTreeSet<String> = policies::roles(self.set).collect();
         let (mut methods, mut roles) = (BTreeSet::new(), BTreeSet::new());
         let mut rules = Vec::new();
         let mut line = 1 + lines(HEAD);
@@ -192,7 +202,7 @@ impl<'a> Proposal<'a> {
                 let params: Vec<Param> = rule.params.iter().flatten().map(|(param, _)| param.clone()).collect();
                 let _ = writeln!(part, "{}", toml_text::method(&group.method, Some(&params)));
             }
-            if let Who::Roles(needed) = &group.who {
+            if let Party::Roles(needed) = &group.who {
                 for role in needed.iter().filter(|role| !known.contains(*role) && !roles.contains(*role)) {
                     let _ = writeln!(
                         part,
@@ -210,7 +220,7 @@ impl<'a> Proposal<'a> {
             rules.push((line, group.clone()));
             line += lines(&part);
             methods.insert(group.method.clone());
-            if let Who::Roles(needed) = &group.who {
+            if let Party::Roles(needed) = &group.who {
                 roles.extend(needed.iter().cloned());
             }
         }
@@ -219,7 +229,7 @@ impl<'a> Proposal<'a> {
             self.leave_out(NO_ROOM, calls);
         }
         let text = if rules.is_empty() { String::new() } else { format!("{HEAD}{}\n", body.trim_end()) };
-        Written { text, rules }
+        ProposalText { text, rules }
     }
 }
 
@@ -243,14 +253,14 @@ impl Group {
         ];
         let list = |names: &BTreeSet<String>| names.iter().map(|name| text(name)).collect::<Vec<_>>().join(", ");
         match &self.who {
-            Who::Agent(agent) => {
-                let subject = self.subject.iter().map(|subject| format!(", {}", text(subject)));
-                lines.push(format!("agents = [{}{}]", text(agent), subject.collect::<String>()));
+            Party::Agent(agent) => {
+                lines.push(format!("agents = [{}]", text(agent)));
+                lines.extend(self.subject.iter().map(|subject| format!("subjects = [{}]", text(subject))));
             }
-            Who::Roles(roles) => lines.push(format!("roles = [{}]", list(roles))),
+            Party::Roles(roles) => lines.push(format!("roles = [{}]", list(roles))),
         }
         lines.push(format!("allow = [{}]", text(&self.method)));
-        if let (Who::Agent(agent), Some(subject)) = (&self.who, &self.subject) {
+        if let (Party::Agent(agent), Some(subject)) = (&self.who, &self.subject) {
             // A rule must allow each of the two names, but neither may call for anybody else, nor the subject for the agent.
             lines.push("delegated = \"only\"".to_owned());
             lines.push(format!("when.agent = {}", text(agent)));
@@ -287,7 +297,7 @@ fn one_line(text: &str) -> String {
 fn by_one_role(groups: BTreeMap<Group, Rule>) -> BTreeMap<Group, Rule> {
     let mut calls: BTreeMap<(String, String), usize> = BTreeMap::new();
     for (group, rule) in &groups {
-        if let Who::Roles(roles) = &group.who {
+        if let Party::Roles(roles) = &group.who {
             for role in roles {
                 *calls.entry((group.method.clone(), role.clone())).or_default() += rule.calls;
             }
@@ -295,11 +305,11 @@ fn by_one_role(groups: BTreeMap<Group, Rule>) -> BTreeMap<Group, Rule> {
     }
     let mut merged: BTreeMap<Group, Rule> = BTreeMap::new();
     for (mut group, rule) in groups {
-        if let Who::Roles(roles) = &group.who {
+        if let Party::Roles(roles) = &group.who {
             let count = |role: &&String| calls.get(&(group.method.clone(), (*role).clone())).copied();
             // Among equals, the first by name.
             let most = roles.iter().rev().max_by_key(count).cloned();
-            group.who = Who::Roles(most.into_iter().collect());
+            group.who = Party::Roles(most.into_iter().collect());
         }
         match merged.get_mut(&group) {
             None => drop(merged.insert(group, rule)),

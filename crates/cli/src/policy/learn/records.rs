@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use sealwire::auth::{SecretFileError, open_public};
-use sealwire::policy::{DecisionRecord, StreamRecord};
+use sealwire::DecisionRecord;
+use sealwire::errors::SecretFileError;
+use sealwire::internal::files::open_public;
 
 use crate::exit::{Exit, Failure};
 use crate::policy::lines::Lines;
@@ -59,9 +60,7 @@ impl<'a> Records<'a> {
                 if count > MAX_RECORDS {
                     return Err(too_much(&format!("{MAX_RECORDS} decisions")));
                 }
-                let record = serde_json::from_slice::<DecisionRecord>(line).map_err(|_| Unreadable);
-                // The end of a stream is not a decision.
-                if !matches!(&record, Ok(DecisionRecord { stream: Some(StreamRecord::Ended { .. }), .. })) {
+                if let Some(record) = DecisionRecord::read(line).map_err(|_| Unreadable).transpose() {
                     take(&format!("{}:{number}", path.display()), record);
                 }
             }

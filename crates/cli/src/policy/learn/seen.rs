@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use sealwire::policy::{MAX_LIST, Param, ParamType};
+use sealwire::decide::{Param, ParamType};
+use sealwire::internal::policy::MAX_LIST;
 use serde_json::Value;
 
 use crate::toml_text::{key, text};
@@ -15,7 +16,7 @@ const LONGEST: usize = 128;
 
 /// The values of one parameter, or of one member of an object.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct ValueSummary {
     kind: ParamType,
     /// In how many calls it was present.
     calls: usize,
@@ -56,7 +57,7 @@ impl Scalar {
     }
 }
 
-impl Seen {
+impl ValueSummary {
     pub(super) fn new(kind: &ParamType) -> Self {
         let members = match kind {
             ParamType::Object(members) => members.as_slice(),
@@ -197,7 +198,8 @@ impl Seen {
             return Ok(format!("{{ {}max_size = {} }}", of.unwrap_or_default(), self.size.min(MAX_LIST)));
         }
         match (&self.kind, listed.as_deref()) {
-            (ParamType::Number | ParamType::Any, _) => Err("is of a type that rules cannot compare"),
+            (ParamType::Number, _) => Err("is a number, and the bounds of those are for a person to choose"),
+            (ParamType::Any, _) => Err("is of a type that rules cannot compare"),
             (ParamType::Boolean, Some([_, _])) => Err("was true and false"),
             (_, Some([])) => Err("was never seen"),
             (_, Some([only])) => Ok(only.clone()),
@@ -216,22 +218,22 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use sealwire::policy::ScalarType;
+    use sealwire::decide::ScalarType;
     use serde_json::json;
 
     use super::*;
 
     fn condition(kind: &ParamType, values: &[Value]) -> String {
-        let conditions = |seen: &Seen| {
+        let conditions = |seen: &ValueSummary| {
             let mut lines = Vec::new();
             seen.conditions("p", true, values.len(), &mut lines);
             lines.join("; ").replace("when.params.p = ", "")
         };
-        let mut seen = Seen::new(kind);
+        let mut seen = ValueSummary::new(kind);
         values.iter().for_each(|value| seen.add(value));
         // In any order, and merged from parts.
         for at in 0..values.len() {
-            let (mut one, mut other) = (Seen::new(kind), Seen::new(kind));
+            let (mut one, mut other) = (ValueSummary::new(kind), ValueSummary::new(kind));
             values[at..].iter().for_each(|value| one.add(value));
             values[..at].iter().for_each(|value| other.add(value));
             one.merge(other);
@@ -278,13 +280,13 @@ mod tests {
         assert_eq!(condition(&list, &[json!(["x".repeat(LONGEST + 1)])]), format!("{{ max_size = 1 }}{open}"));
         let object = ParamType::Object(vec![Param::number("n")]);
         let seen = condition(&object, &[json!({ "n": 1.5 })]);
-        let remark = "# `p.n` is of a type that rules cannot compare: not limited";
+        let remark = "# `p.n` is a number, and the bounds of those are for a person to choose: not limited";
         assert_eq!(seen, format!("{remark}; when.params.p.n = {{ present = true }}"));
         let object = ParamType::Object(vec![Param::string("t").optional()]);
         let seen = condition(&object, &[json!({})]);
         assert!(seen.ends_with("# `p` was in all calls, and rules cannot ask for that: not limited"), "{seen}");
         let mut absent = Vec::new();
-        Seen::new(&object).conditions("p", true, 1, &mut absent);
+        ValueSummary::new(&object).conditions("p", true, 1, &mut absent);
         assert_eq!(absent, ["# `p` was in no call, and rules cannot ask for that: not limited"]);
     }
 }

@@ -1,0 +1,241 @@
+//! `sealwire authd`: tells brokers who a new connection is, by the access token that its agent uses for calls.
+//! Never holds a key of an agent, and never gives a connection more than the policies of services leave.
+
+mod judge;
+mod request;
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use nkeys::{KeyPair, XKey};
+use sealwire::internal::files::read_secret;
+use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Session, Subject};
+use sealwire::internal::{KeyedLogLimiter, LogLimiter};
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+
+use self::judge::{Admitted, Denied, Judge};
+use self::request::{NoQuestion, Question};
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::gate::{PAYLOAD, SUBSCRIPTIONS, signed, with};
+use crate::output::Output;
+use crate::runtime::{Signals, block_on};
+use crate::{login, project, when};
+
+/// Tell brokers who connects: an agent's access token opens its connection, with what the policies leave it
+///
+/// Answers the auth callout of NATS servers. The token that an agent uses for its calls lets it in until that token ends, and for what
+/// some call of it could be allowed to do (`sealwire policy compile`). Brokers then know no agents as users. Run two or more: without any,
+/// nobody new gets in. See docs/broker.md.
+///
+/// Runs until SIGTERM or SIGINT. One line on stdout says when it answers.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire authd --login authd.nats.json --issuer issuer.nk --xkey authd.xk \\
+      --config demo/sealwire.toml --config bank/sealwire.toml")]
+pub(crate) struct Authd {
+    /// The broker, and the user that answers: a JSON file with the members of `nats` in credentials
+    #[arg(long, value_name = "FILE")]
+    login: PathBuf,
+    /// The seed of the account key that signs the answers (SA…): the brokers' `issuer`
+    #[arg(long, value_name = "FILE")]
+    issuer: PathBuf,
+    /// The seed of the curve key to which the brokers encrypt (SX…): their `xkey`
+    #[arg(long, value_name = "FILE")]
+    xkey: PathBuf,
+    /// The configuration of a service, for its tokens, denylist and policies; repeat for each service at the brokers
+    #[arg(long, value_name = "FILE", default_value = "sealwire.toml")]
+    config: Vec<PathBuf>,
+    /// The account that agents get into
+    #[arg(long, value_name = "NAME", default_value = crate::gate::ACCOUNT)]
+    account: String,
+    /// Let agents send batches: also the plain subject of each agent at a service that it may call. The broker does not see the
+    /// methods in what goes there
+    #[arg(long)]
+    batches: bool,
+    /// How many connections a second one host may open on average
+    #[arg(long, value_name = "N", default_value = "50")]
+    host_per_second: NonZeroU32,
+    /// How many connections one host may open at once
+    #[arg(long, value_name = "N", default_value = "500")]
+    host_burst: NonZeroU32,
+}
+
+/// The subject on which brokers ask, and the group of those who answer: each question goes to one of them.
+const ASKED: &str = "$SYS.REQ.USER.AUTH";
+const GROUP: &str = "sealwire-authd";
+/// Questions that wait. More than that are dropped: their brokers deny them in time, and would not wait for the answers.
+const WAITING: usize = 1_024;
+/// How often files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long ending may take.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// Signs and encrypts the answers.
+struct Responder {
+    judge: Judge,
+    issuer: KeyPair,
+    xkey: XKey,
+    account: String,
+    denials: KeyedLogLimiter<String>,
+    strangers: KeyedLogLimiter<NoQuestion>,
+}
+
+/// Puts questions into the queue.
+struct Inbox {
+    questions: mpsc::Sender<Message>,
+    full: LogLimiter,
+}
+
+impl Authd {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let bus = login::read(&self.login)?;
+        let issuer = seed(&self.issuer, "an account (SA…)", |seed| KeyPair::from_seed(seed).ok())?;
+        if !issuer.public_key().starts_with('A') {
+            return Err(Failure::input(format!("`{}` holds no seed of an account (SA…)", self.issuer.display())));
+        }
+        let xkey = seed(&self.xkey, "a curve key (SX…)", |seed| XKey::from_seed(seed).ok())?;
+        let configs = self.config.iter().map(|path| Ok(project::load(path)?.0)).collect::<Result<Vec<_>, Failure>>()?;
+        let signals = Signals::listen(Some(ENDING))?;
+        block_on(async {
+            let judge = Judge::open(configs, self.batches, self.host_per_second, self.host_burst).await?;
+            let responder = Arc::new(Responder {
+                judge,
+                issuer,
+                xkey,
+                account: self.account,
+                denials: KeyedLogLimiter::default(),
+                strangers: KeyedLogLimiter::default(),
+            });
+            let (questions, queue) = mpsc::channel(WAITING);
+            let waiting = questions.clone();
+            let inbox = Arc::new(Inbox { questions, full: LogLimiter::default() });
+            let subject = Subject { subject: ASKED.to_owned(), queue: Some(GROUP.to_owned()), max_per_second: None };
+            let opened = Connection::open(&bus, Options::new("sealwire authd", vec![subject]), inbox);
+            let Some(opened) = signals.unless_stopped(opened).await else { return Ok(Exit::Ok) };
+            let connection = Arc::new(opened.or_fail(Exit::Transport)?);
+            let mut tasks = JoinSet::new();
+            let queue = Arc::new(Mutex::new(queue));
+            for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+                tasks.spawn(answer(Arc::clone(&responder), Arc::clone(&connection), Arc::clone(&queue)));
+            }
+            tasks.spawn(refresh(Arc::clone(&responder)));
+            tasks.spawn(responder.judge.follow());
+            let (issuer, xkey) = (responder.issuer.public_key(), responder.xkey.public_key());
+            out.tell(&json!({ "ready": true, "issuer": issuer, "xkey": xkey }), || {
+                format!("authd answers brokers whose issuer is {issuer} and xkey {xkey}")
+            })?;
+            signals.stop().await;
+            connection.end_queues().await;
+            // Brokers wait for answers to what they have asked us already.
+            let answered = async {
+                while waiting.capacity() < WAITING {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            drop(tokio::time::timeout(Duration::from_secs(2), answered).await);
+            connection.drain().await;
+            Ok(Exit::Ok)
+        })?
+    }
+}
+
+fn seed<T>(path: &Path, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, Failure> {
+    let text = read_secret(path).or_fail(Exit::Input)?;
+    read(text.trim()).ok_or_else(|| Failure::input(format!("`{}` holds no seed of {what}", path.display())))
+}
+
+/// Answers one question after the other.
+async fn answer(responder: Arc<Responder>, connection: Arc<Connection>, queue: Arc<Mutex<mpsc::Receiver<Message>>>) {
+    loop {
+        let Some(message) = queue.lock().await.recv().await else { return };
+        let Some((to, answer)) = responder.answer(&message, when::now_s()) else { continue };
+        let Some(session): Option<Arc<Session>> = connection.session() else { continue };
+        if let Err(error) = session.publish(&to, "", &[], &answer).await {
+            tracing::warn!(target: "sealwire::authd", %error, "an answer could not be sent");
+        }
+    }
+}
+
+async fn refresh(responder: Arc<Responder>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let responder = Arc::clone(&responder);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        // Reading files takes its time. A panic there must not end the looking.
+        drop(tokio::task::spawn_blocking(move || responder.judge.refresh(now_ms)).await);
+    }
+}
+
+impl Responder {
+    /// The answer to a message, and where it goes; `None` if nobody that we would answer asked.
+    fn answer(&self, message: &Message, now_s: u64) -> Option<(String, Vec<u8>)> {
+        let question = match Question::open(message, &self.xkey, now_s) {
+            Ok(question) => question,
+            Err(error) => {
+                if let Some(more) = self.strangers.check(&error) {
+                    tracing::warn!(target: "sealwire::authd", %error, more, "a message is no question of a broker");
+                }
+                return None;
+            }
+        };
+        let judged = self.judge.judge(&question, now_s);
+        let nats = match &judged {
+            Ok(admitted) => {
+                tracing::debug!(target: "sealwire::authd", agent = %admitted.agent, host = question.host, until = admitted.until, "admitted");
+                json!({ "jwt": self.user(&question, admitted, now_s).ok()? })
+            }
+            Err(Denied(why)) => {
+                if let Some(more) = self.denials.check(&question.host) {
+                    tracing::warn!(target: "sealwire::authd", host = question.host.escape_debug().to_string(), why, more, "denied");
+                }
+                json!({ "error": why })
+            }
+        };
+        let nats = with(nats, json!({ "type": "authorization_response", "version": 2 }));
+        let claims = json!({ "sub": question.user_nkey, "aud": question.server, "nats": nats });
+        let answer = signed(&self.issuer, claims, now_s).ok()?;
+        Some((question.reply, self.xkey.seal(answer.as_bytes(), &question.server_xkey).ok()?))
+    }
+
+    /// The user that the connection becomes.
+    fn user(&self, question: &Question, admitted: &Admitted, now_s: u64) -> Result<String, Failure> {
+        let user = json!({
+            "type": "user", "version": 2, "subs": SUBSCRIPTIONS, "data": -1, "payload": PAYLOAD,
+            "allowed_connection_types": ["STANDARD"], "tags": admitted.tags,
+        });
+        let nats = with(user, admitted.permissions.claims());
+        let claims = json!({
+            "sub": question.user_nkey, "aud": self.account, "name": admitted.agent, "exp": admitted.until, "nats": nats,
+        });
+        signed(&self.issuer, claims, now_s)
+    }
+}
+
+impl Handler for Inbox {
+    fn message(&self, message: Message) {
+        if self.questions.try_send(message).is_err()
+            && let Some(more) = self.full.check()
+        {
+            tracing::warn!(target: "sealwire::authd", more, "more questions than can be answered: run more of this");
+        }
+    }
+
+    fn event(&self, event: Event) {
+        match event {
+            Event::Connected | Event::Moved => tracing::info!(target: "sealwire::authd", "connected"),
+            Event::Disconnected(why) | Event::Failed(why) | Event::Error(why) | Event::LoginEnds(why) => {
+                tracing::warn!(target: "sealwire::authd", %why, "the connection to the broker");
+            }
+            Event::PublishForbidden(subject) | Event::SubscribeForbidden(subject) | Event::Flooded(subject) => {
+                tracing::warn!(target: "sealwire::authd", subject = %subject.escape_debug(), "the broker forbids it");
+            }
+        }
+    }
+}

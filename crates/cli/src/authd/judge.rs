@@ -1,0 +1,232 @@
+//! Who a connection is, by its access token, and what it may do.
+//! Never lets in a token that no service would accept, and never for longer than the token lives.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use sealwire::decide::{PolicyStore, Reload};
+use sealwire::internal::LogLimiter;
+use sealwire::internal::auth::{AccessToken, Follower, RevocationKind, Switch, TokenVerifier, Who};
+use sealwire::internal::policy::TokenRoles;
+use sealwire::internal::wire::{Endpoint, Nonce};
+use sealwire::{Config, Name};
+use sealwire_lab::permissions::Permissions;
+use sha2::{Digest as _, Sha256};
+
+use super::request::Question;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::gate::Grant;
+use crate::policies;
+
+/// Judges connections by the tokens and policies of services.
+pub(super) struct Judge {
+    services: Vec<Gated>,
+    batches: bool,
+    hosts: DefaultKeyedRateLimiter<String>,
+}
+
+/// One service: whose tokens it accepts, and what its policy allows.
+struct Gated {
+    config: Config,
+    endpoint: Endpoint,
+    tokens: TokenVerifier,
+    policy: PolicyStore,
+    /// When the files that `tokens` judges by were last changed.
+    stamps: Mutex<Vec<Stamp>>,
+    trouble: LogLimiter,
+}
+
+type Stamp = Option<(SystemTime, u64)>;
+
+/// An agent that may connect.
+pub(super) struct Admitted {
+    pub(super) agent: Name,
+    pub(super) permissions: Permissions,
+    /// When the token ends, and with it the connection.
+    pub(super) until: u64,
+    /// The policy revisions that the permissions were compiled from.
+    pub(super) tags: Vec<String>,
+}
+
+/// Why a connection is denied, for the broker's log. The client is not told.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Denied(pub(super) String);
+
+/// Hosts of which the rate is known. When there are so many, those that ask no more are forgotten, and newer ones share one rate.
+pub(super) const MAX_HOSTS: usize = 16_384;
+
+impl Judge {
+    pub(super) async fn open(
+        configs: Vec<Config>,
+        batches: bool,
+        per_second: NonZeroU32,
+        burst: NonZeroU32,
+    ) -> Result<Self, Failure> {
+        let mut services = Vec::new();
+        for mut config in configs {
+            if let Some(switch) = &mut config.switch {
+                // The service may keep its own list beside it.
+                switch.state = switch.state.take().map(|path| path.with_extension("authd.switch"));
+            }
+            let endpoint = config.endpoint().or_fail(Exit::Input)?;
+            let stamps = stamps(&config);
+            let tokens = config.access_tokens().await.or_fail(Exit::Input)?;
+            let folder = &config.policy.folder;
+            let opened = PolicyStore::open(folder, policies::known_methods());
+            let (policy, _) = opened.map_err(|errors| policies::refused(folder, &errors))?;
+            let policy = policy.believing(config.files.clone());
+            // Once more, since it was opened before it was said whose files are believed.
+            if let Reload::Refused { errors, .. } = policy.reload() {
+                return Err(policies::refused(folder, &errors));
+            }
+            let (stamps, trouble) = (Mutex::new(stamps), LogLimiter::default());
+            services.push(Gated { config, endpoint, tokens, policy, stamps, trouble });
+        }
+        let hosts = RateLimiter::dashmap(Quota::per_second(per_second).allow_burst(burst));
+        Ok(Self { services, batches, hosts })
+    }
+
+    /// Follows what operators revoke, for each service that does, until it is dropped.
+    pub(super) fn follow(&self) -> impl Future<Output = ()> + Send + 'static {
+        let follower = |service: &Gated| {
+            let config = service.config.switch.clone()?;
+            let instance = format!("authd-{}", Nonce::random().to_text());
+            let who = Who { name: service.endpoint.service().clone(), instance };
+            Some(Follower::new(Arc::clone(service.tokens.switch()), config, who).run(|_| ()))
+        };
+        let all: Vec<_> = self.services.iter().filter_map(follower).collect();
+        async move { drop(futures_util::future::join_all(all).await) }
+    }
+
+    /// Judges a connection now.
+    pub(super) fn judge(&self, question: &Question, now_s: u64) -> Result<Admitted, Denied> {
+        let denied = |why: &str| Err(Denied(why.to_owned()));
+        if !self.within_rate(&question.host) {
+            return denied("too many connections from its host");
+        }
+        if !question.is_client {
+            return denied("no plain client");
+        }
+        let Some(token) = &question.token else { return denied("it shows no access token") };
+        let digest = Sha256::digest(token.as_bytes()).into();
+        let mut found: Option<(Name, Grant, u64, Vec<String>)> = None;
+        let mut why: Option<String> = None;
+        for service in &self.services {
+            let token = match service.tokens.verify(token, &digest, now_s) {
+                Ok(token) => token,
+                Err(error) => {
+                    why.get_or_insert_with(|| error.to_string());
+                    continue;
+                }
+            };
+            let agent = match service.owner(&token, now_s) {
+                Ok(agent) => agent,
+                Err(error) => {
+                    why = Some(error.to_owned());
+                    continue;
+                }
+            };
+            let (known, grant, until, tags) =
+                found.get_or_insert_with(|| (agent.clone(), Grant::default(), token.expires_at, Vec::new()));
+            // Services may read the name from different claims; a connection has one.
+            if *known != agent {
+                return denied("it is not the same agent to all services");
+            }
+            let policy = service.policy.current();
+            let scope = policy.method_scope(&agent, &TokenRoles::Exactly(token.roles.clone()));
+            grant.add(&service.endpoint, &agent, &scope, self.batches);
+            *until = token.expires_at.min(*until);
+            tags.push(format!("rev:{}:{}", service.endpoint.service(), policy.revision()));
+        }
+        match found {
+            None => Err(Denied(why.unwrap_or_default())),
+            Some((_, grant, ..)) if grant.is_empty() => denied("no policy lets it call anything"),
+            Some((agent, grant, until, tags)) => Ok(Admitted { agent, permissions: grant.permissions(), until, tags }),
+        }
+    }
+
+    fn within_rate(&self, host: &str) -> bool {
+        if self.hosts.len() >= MAX_HOSTS {
+            self.hosts.retain_recent();
+        }
+        let host = if self.hosts.len() < MAX_HOSTS { host.to_owned() } else { String::new() };
+        self.hosts.check_key(&host).is_ok()
+    }
+
+    /// Reads again what has changed. What cannot be read stays as it was. Blocks.
+    pub(super) fn refresh(&self, now_ms: u64) {
+        for service in &self.services {
+            service.refresh(now_ms);
+        }
+    }
+}
+
+impl Gated {
+    /// The agent that a token is of, if that may connect.
+    fn owner(&self, token: &AccessToken, now_s: u64) -> Result<Name, &'static str> {
+        // Calls are accepted for some seconds more, since clocks differ. A connection is not worth that.
+        if token.expires_at <= now_s {
+            return Err("its access token has expired");
+        }
+        let switch = self.tokens.switch();
+        if switch.blind().is_some() {
+            return Err("what is revoked is not known");
+        }
+        let key = token.cnf.as_ref().and_then(|cnf| cnf.kid.as_deref());
+        if key.is_some_and(|kid| self.tokens.denylist().denies_key(kid)) {
+            return Err("its access token is bound to a key that is revoked");
+        }
+        let agent = Name::new(token.owner()).map_err(|_| "its access token names no agent")?;
+        let service = (RevocationKind::Service, self.endpoint.service().as_str());
+        let names = [Switch::ALL, service, (RevocationKind::Agent, agent.as_str())];
+        let names = names.into_iter().chain(key.map(|kid| (RevocationKind::Key, kid)));
+        if switch.revokes(names, now_s).is_some() {
+            return Err("operators have revoked it");
+        }
+        Ok(agent)
+    }
+
+    fn refresh(&self, now_ms: u64) {
+        let service = self.endpoint.service();
+        let now = stamps(&self.config);
+        let mut known = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != now {
+            match self.config.refresh(&self.tokens) {
+                Ok(()) => {
+                    tracing::info!(target: "sealwire::authd", %service, "token keys and denylist are in force as they are now");
+                    *known = now;
+                }
+                // Tried again at the next look: a revocation must not be missed because it was read halfway.
+                Err(error) => {
+                    if let Some(more) = self.trouble.check() {
+                        tracing::warn!(target: "sealwire::authd", %service, %error, more, "token keys or denylist cannot be read again");
+                    }
+                }
+            }
+        }
+        drop(known);
+        match self.policy.poll(now_ms) {
+            Reload::Unchanged | Reload::Waiting => {}
+            Reload::Loaded { revision, .. } => {
+                tracing::info!(target: "sealwire::authd", %service, %revision, "policies loaded")
+            }
+            Reload::Refused { errors, kept } => {
+                tracing::warn!(target: "sealwire::authd", %service, %kept, %errors, "policies cannot be used");
+            }
+        }
+    }
+}
+
+/// What the files look like that say which tokens are good.
+fn stamps(config: &Config) -> Vec<Stamp> {
+    let keys = config.tokens.issuer.iter().filter_map(|issuer| issuer.jwks.as_ref());
+    let files: Vec<&PathBuf> = keys.chain(&config.keys.denylist).collect();
+    let stamp = |path: &PathBuf| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    };
+    files.into_iter().map(stamp).collect()
+}

@@ -1,0 +1,118 @@
+//! What the broker lets an agent publish: what the policies of all services leave of its subjects.
+//! Never withholds a subject on which a service would allow a call.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use nkeys::KeyPair;
+use sealwire::Name;
+use sealwire::internal::policy::{MethodScope, RequestSubjects};
+use sealwire::internal::wire::Endpoint;
+use sealwire::internal::wire::Nonce;
+use sealwire_lab::permissions::Permissions;
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+
+/// The subjects of one agent, as they are put together service by service.
+#[derive(Debug, Default)]
+pub(crate) struct Grant {
+    publish: BTreeSet<String>,
+    deny: BTreeSet<String>,
+    inboxes: BTreeSet<String>,
+}
+
+impl Grant {
+    /// Adds what the agent may call of one service. With `batches`, its plain subject as well: the broker does not see which methods
+    /// that carries.
+    pub(crate) fn add(&mut self, endpoint: &Endpoint, agent: &Name, scope: &MethodScope, batches: bool) {
+        self.inboxes.insert(format!("{}>", endpoint.inbox(agent)));
+        if scope.possible.is_empty() {
+            return;
+        }
+        let RequestSubjects { allow, deny } = scope.subjects(endpoint, agent);
+        self.publish.extend(allow);
+        self.deny.extend(deny);
+        self.publish.insert(format!("{}-ctl.{}.{agent}.>", endpoint.prefix(), endpoint.service()));
+        if batches {
+            self.publish.insert(endpoint.subject(agent));
+        }
+    }
+
+    /// Whether there is nothing that the agent may publish.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.publish.is_empty()
+    }
+
+    pub(crate) fn permissions(self) -> Permissions {
+        Permissions::narrow_agent(self.publish, self.deny, self.inboxes)
+    }
+}
+
+/// The account in which agents, services and tools meet.
+pub(crate) const ACCOUNT: &str = "SEALWIRE";
+
+/// Limits of an agent's connection: subscriptions, and bytes of a message with its headers, as SPEC.md §19 has them.
+pub(crate) const SUBSCRIPTIONS: u32 = 16;
+pub(crate) const PAYLOAD: u32 = 256 * 1024;
+
+/// These claims as a JWT of NATS, issued now.
+pub(crate) fn signed(key: &KeyPair, claims: Value, now_s: u64) -> Result<String, Failure> {
+    let own = json!({ "iss": key.public_key(), "iat": now_s, "jti": Nonce::random().to_text() });
+    let claims = with(claims, own);
+    let head = URL_SAFE_NO_PAD.encode(r#"{"typ":"JWT","alg":"ed25519-nkey"}"#);
+    let text = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+    let signature = key.sign(text.as_bytes()).or_fail(Exit::Bug)?;
+    Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
+}
+
+/// The members of two objects.
+pub(crate) fn with(one: Value, more: Value) -> Value {
+    match (one, more) {
+        (Value::Object(mut one), Value::Object(more)) => {
+            one.extend(more);
+            Value::Object(one)
+        }
+        (one, _) => one,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> Endpoint {
+        Endpoint::new(Name::new("test").unwrap(), Name::new("math").unwrap())
+    }
+
+    fn grant(possible: &[&str], excluded: &[&str], batches: bool) -> String {
+        let all = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        let scope = MethodScope { possible: all(possible), excluded: all(excluded) };
+        let mut grant = Grant::default();
+        grant.add(&endpoint(), &Name::new("ann").unwrap(), &scope, batches);
+        grant.permissions().to_string()
+    }
+
+    /// SPEC.md §19.
+    #[test]
+    fn an_agent_gets_the_subjects_of_its_methods_and_of_its_inbox() {
+        assert_eq!(
+            grant(&["math/add"], &[], false),
+            r#"{ publish: ["rpc.v1-ctl.math.ann.>", "rpc.v1.math.ann.math.add"], subscribe: ["_INBOX.ann.>"] }"#
+        );
+        let with_batches = grant(&["math/add"], &[], true);
+        assert!(with_batches.contains(r#""rpc.v1.math.ann", "rpc.v1.math.ann.math.add""#), "{with_batches}");
+        // What a pattern covers is not listed, and what it must not cover is excepted.
+        assert_eq!(
+            grant(&["math/add", "math/*"], &["math/reset"], false),
+            r#"{ publish: { allow: ["rpc.v1-ctl.math.ann.>", "rpc.v1.math.ann.math.>"], deny: ["rpc.v1.math.ann.math.reset"] }, subscribe: ["_INBOX.ann.>"] }"#
+        );
+    }
+
+    /// To a broker, an empty list means everything.
+    #[test]
+    fn an_agent_that_may_call_nothing_may_publish_nothing() {
+        assert_eq!(grant(&[], &[], true), r#"{ publish: { deny: [">"] }, subscribe: ["_INBOX.ann.>"] }"#);
+    }
+}

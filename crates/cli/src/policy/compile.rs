@@ -1,0 +1,282 @@
+//! `sealwire policy compile`: the permissions of the broker's users, from the same policies that services decide by.
+//! Never grants an agent a subject that is not its own, and never withholds one on which a service would allow a call.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use nkeys::KeyPair;
+use sealwire::configure::GuardKind;
+use sealwire::internal::auth::{KeyRingFile, KeyStatus};
+use sealwire::internal::files::read_secret;
+use sealwire::internal::policy::TokenRoles;
+use sealwire::internal::wire::{Endpoint, Nonce};
+use sealwire::{Config, Name, PolicySet};
+use sealwire_lab::permissions::Permissions;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::gate::{Grant, PAYLOAD, SUBSCRIPTIONS, with};
+use crate::output::Output;
+use crate::users::{Callout, Kind, Users};
+use crate::{policies, project, when};
+
+/// Compile policies into permissions of the broker's users: which of its own subjects each agent may publish on
+///
+/// Reads the policies and key rings that the configurations of services name. An agent may publish on the subjects of the methods that some
+/// call of it could be allowed to use; a condition that depends on parameters, time or key counts as met. Clients then publish each call on
+/// the subject of its method: set `method_subjects` in their credentials.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy compile --nats --users operator/users.json \\
+      --config demo/sealwire.toml --config bank/sealwire.toml > users.conf
+  sealwire policy compile --nats=jwt --config sealwire.toml --agent ann=teller
+  sealwire policy compile --nats=scoped --config sealwire.toml")]
+pub(crate) struct Compile {
+    /// For a NATS server, as `server`: its accounts and users; `jwt`: the claims of a JWT for each user, signed with --seed; or `scoped`:
+    /// templates of scoped signing keys, one for each set of agents that may do the same
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORM",
+        num_args = 0..=1,
+        require_equals = true,
+        required = true,
+        default_missing_value = "server",
+        hide_possible_values = true
+    )]
+    nats: Form,
+    /// The configuration of a service; repeat for each service at the broker
+    #[arg(long, value_name = "FILE", default_value = "sealwire.toml")]
+    config: Vec<PathBuf>,
+    /// The users that the broker has, with their public keys, as `sealwire setup` keeps them; without it, the agents of the key rings
+    #[arg(long, value_name = "FILE")]
+    users: Option<PathBuf>,
+    /// That tokens of this agent carry no roles but these (`NAME=ROLE,ROLE`, or `NAME=` for none); repeat for several
+    #[arg(long = "agent", value_name = "NAME=ROLES", value_parser = with_roles)]
+    agents: Vec<(Name, BTreeSet<String>)>,
+    /// Let agents send batches: also the plain subject of each agent at a service that it may call. The broker does not see the
+    /// methods in what goes there
+    #[arg(long)]
+    batches: bool,
+    /// With --nats=jwt, the seed of the account's key that signs: the output is then one JWT for each user
+    #[arg(long, value_name = "FILE")]
+    seed: Option<PathBuf>,
+    /// With --seed of a signing key, the account that it belongs to (`A…`)
+    #[arg(long, value_name = "NKEY", requires = "seed")]
+    account: Option<String>,
+    /// Let agents in by their access tokens, as `sealwire authd` says that signs with this account key (`A…`), and not as users
+    #[arg(long, value_name = "NKEY", requires = "xkey")]
+    callout: Option<String>,
+    /// The curve key of `sealwire authd` (`X…`)
+    #[arg(long, value_name = "NKEY", requires = "responders")]
+    xkey: Option<String>,
+    /// The user of a `sealwire authd` (`U…`); repeat for several
+    #[arg(long = "responder", value_name = "NKEY", requires = "callout")]
+    responders: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Server,
+    Jwt,
+    Scoped,
+}
+
+fn with_roles(text: &str) -> Result<(Name, BTreeSet<String>), String> {
+    let (name, roles) = text.split_once('=').ok_or("write NAME=ROLE,ROLE, such as ann=teller,auditor")?;
+    let roles = roles.split(',').filter(|role| !role.is_empty()).map(str::to_owned).collect();
+    Ok((Name::new(name).map_err(|error| error.to_string())?, roles))
+}
+
+/// A service and its policy.
+struct Gated {
+    config: Config,
+    endpoint: Endpoint,
+    policy: PolicySet,
+    owners: BTreeSet<Name>,
+}
+
+/// Somebody who connects.
+struct Party {
+    kind: Kind,
+    name: Name,
+    nkey: Option<String>,
+}
+
+/// A template, and the agents whose permissions it gives.
+#[derive(Serialize)]
+struct Scope {
+    role: String,
+    agents: Vec<Name>,
+    template: Value,
+}
+
+impl Compile {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let services = self.config.iter().map(|path| Gated::open(path, out)).collect::<Result<Vec<_>, _>>()?;
+        let roles: BTreeMap<Name, TokenRoles> =
+            self.agents.iter().map(|(name, roles)| (name.clone(), TokenRoles::Within(roles.clone()))).collect();
+        // What the agent may do, with the subjects of somebody by another name.
+        let grant = |agent: &Name, named: &Name| {
+            let mut grant = Grant::default();
+            for service in &services {
+                let scope = service.policy.method_scope(agent, roles.get(agent).unwrap_or(&TokenRoles::Any));
+                grant.add(&service.endpoint, named, &scope, self.batches);
+            }
+            grant.permissions()
+        };
+        let users = self.users.as_deref().map(Users::load).transpose()?;
+        let environment = services.first().map(|service| service.config.environment.to_string()).unwrap_or_default();
+        match self.nats {
+            Form::Server => {
+                let callout = self.callout.map(|issuer| Callout {
+                    issuer,
+                    xkey: self.xkey.unwrap_or_default(),
+                    responders: self.responders,
+                });
+                callout.as_ref().map_or(Ok(()), Callout::check)?;
+                let users = users.ok_or_else(|| {
+                    Failure::new(Exit::Usage, "a server's configuration needs the users' public keys: give --users")
+                        .help("`sealwire setup cluster` writes operator/users.json; a file of your own has {\"users\": [{\"kind\": \"agent\", \"name\": …, \"nkey\": \"U…\"}]}, with the kinds agent, service, guard and tools")
+                })?;
+                let text = users.config("policy compile", &environment, callout.as_ref(), |agent| grant(agent, agent));
+                out.result(&json!({ "config": text }), || text.clone())?;
+            }
+            Form::Jwt => {
+                let signer = self.seed.as_deref().map(|path| Signer::load(path, self.account.clone())).transpose()?;
+                let parties = parties(users.as_ref(), &services);
+                let mut all = Vec::new();
+                for Party { kind, name, nkey } in parties {
+                    let permissions = match kind {
+                        Kind::Agent => grant(&name, &name),
+                        kind => kind.permissions(&environment, &name),
+                    };
+                    let claims = claims(kind, &name, nkey.as_deref(), &permissions);
+                    all.push(match &signer {
+                        None => claims,
+                        Some(signer) => json!({ "kind": kind, "name": name, "jwt": signer.sign(claims, &name)? }),
+                    });
+                }
+                let text = serde_json::to_string_pretty(&all).or_fail(Exit::Bug)?;
+                out.result(&all, || text)?;
+            }
+            Form::Scoped => {
+                let agents = parties(users.as_ref(), &services).into_iter().filter(|party| party.kind == Kind::Agent);
+                let scopes = scopes(agents.map(|party| party.name), grant)?;
+                let text = serde_json::to_string_pretty(&scopes).or_fail(Exit::Bug)?;
+                out.result(&scopes, || text)?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+impl Gated {
+    fn open(path: &Path, out: &Output) -> Result<Self, Failure> {
+        let (config, _) = project::load(path)?;
+        let endpoint = config.endpoint().or_fail(Exit::Input)?;
+        let policy = policies::load(&config.policy.folder, out)?;
+        let ring = &config.keys.ring;
+        let text = read_secret(ring).or_fail(Exit::Input)?;
+        // Report nothing of the parser's own message: it may quote a key.
+        let file: KeyRingFile = serde_json::from_str(&text)
+            .map_err(|_| Failure::input(format!("`{}` is not a key ring", ring.display())))?;
+        let known = file.keys.into_iter().filter(|entry| entry.status != KeyStatus::Revoked);
+        let owners = known.map(|entry| entry.owner.clone()).collect();
+        Ok(Self { config, endpoint, policy, owners })
+    }
+}
+
+/// Everybody who connects: as listed, or as the configurations and key rings of the services say.
+fn parties(users: Option<&Users>, services: &[Gated]) -> Vec<Party> {
+    if let Some(users) = users {
+        let party =
+            |(kind, name, nkey): (Kind, &Name, &str)| Party { kind, name: name.clone(), nkey: Some(nkey.to_owned()) };
+        return users.iter().map(party).collect();
+    }
+    let party = |kind, name: &Name| Party { kind, name: name.clone(), nkey: None };
+    let owners: BTreeSet<&Name> = services.iter().flat_map(|service| &service.owners).collect();
+    let agents = owners.into_iter().map(|name| party(Kind::Agent, name));
+    let answering = services.iter().map(|service| party(Kind::Service, &service.config.service));
+    let guarded = services.iter().filter(|service| service.config.replay.guard == GuardKind::Shared);
+    let guards = guarded.map(|service| party(Kind::Guard, &service.config.service));
+    agents.chain(answering).chain(guards).collect()
+}
+
+/// The claims of a user's JWT, as far as they follow from what the user is for.
+fn claims(kind: Kind, name: &Name, nkey: Option<&str>, permissions: &Permissions) -> Value {
+    let kind_of_user = json!({ "type": "user", "version": 2, "tags": [format!("sealwire:{}", kind.as_str())] });
+    let nats = with(with(limits(kind), permissions.claims()), kind_of_user);
+    let claims = json!({ "name": name, "nats": nats });
+    match nkey {
+        Some(nkey) => with(claims, json!({ "sub": nkey })),
+        None => claims,
+    }
+}
+
+fn limits(kind: Kind) -> Value {
+    match kind {
+        Kind::Agent => {
+            json!({ "subs": SUBSCRIPTIONS, "data": -1, "payload": PAYLOAD, "allowed_connection_types": ["STANDARD"] })
+        }
+        _ => json!({ "subs": -1, "data": -1, "payload": -1, "allowed_connection_types": ["STANDARD"] }),
+    }
+}
+
+/// The agents by what they may do, their own names apart. `grant` takes an agent, and the name that its subjects have.
+fn scopes(
+    agents: impl Iterator<Item = Name>,
+    grant: impl Fn(&Name, &Name) -> Permissions,
+) -> Result<Vec<Scope>, Failure> {
+    // No name of anybody.
+    let stand_in = Name::new(&Nonce::random().to_text()).or_fail(Exit::Bug)?;
+    let mut scopes: Vec<Scope> = Vec::new();
+    for agent in agents {
+        let text = grant(&agent, &stand_in).claims().to_string().replace(stand_in.as_str(), "{{name()}}");
+        let permissions: Value = serde_json::from_str(&text).or_fail(Exit::Bug)?;
+        let template = with(limits(Kind::Agent), permissions);
+        match scopes.iter_mut().find(|scope| scope.template == template) {
+            Some(scope) => scope.agents.push(agent),
+            None => scopes.push(Scope { role: agent.to_string(), agents: vec![agent], template }),
+        }
+    }
+    Ok(scopes)
+}
+
+/// The key of an account.
+struct Signer {
+    key: KeyPair,
+    account: Option<String>,
+}
+
+impl Signer {
+    fn load(path: &Path, account: Option<String>) -> Result<Self, Failure> {
+        let seed = read_secret(path).or_fail(Exit::Input)?;
+        let wrong = || Failure::input(format!("`{}` holds no seed of an account (SA…)", path.display()));
+        let key = KeyPair::from_seed(seed.trim()).map_err(|_| wrong())?;
+        if !key.public_key().starts_with('A') {
+            return Err(wrong());
+        }
+        if account
+            .as_deref()
+            .is_some_and(|account| !account.starts_with('A') || KeyPair::from_public_key(account).is_err())
+        {
+            return Err(Failure::input("not the public nkey of an account (it begins with A): --account"));
+        }
+        Ok(Self { account: account.filter(|account| *account != key.public_key()), key })
+    }
+
+    fn sign(&self, mut claims: Value, name: &Name) -> Result<String, Failure> {
+        if claims.get("sub").is_none() {
+            let failure = Failure::input(format!("the public key of {name} is not known, so its JWT cannot be signed"));
+            return Err(failure.help("give --users, the list of users with their public keys"));
+        }
+        if let (Some(account), Some(Value::Object(nats))) = (&self.account, claims.get_mut("nats")) {
+            nats.insert("issuer_account".to_owned(), account.as_str().into());
+        }
+        crate::gate::signed(&self.key, claims, when::now_s())
+    }
+}
