@@ -9,6 +9,7 @@ use sealwire_testkit::page::{self, Block, section};
 use sealwire_testkit::{files_below, root};
 
 const README: &str = include_str!("../../../README.md");
+const THREATS: &str = include_str!("../../../docs/threat-model.md");
 
 /// The blocks of code in a section.
 fn blocks(heading: &str) -> Vec<Block<'static>> {
@@ -42,9 +43,9 @@ impl Drop for Ended {
 /// With stand-ins for `cargo run --bin …`: `cargo test` has already built the programs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_minutes_to_your_own_service_and_client() {
-    let blocks = blocks("Five minutes to your own service and client");
+    let blocks = blocks("A service and a client");
     let languages: Vec<&str> = blocks.iter().map(|block| block.info).collect();
-    assert_eq!(languages, ["sh", "rust,no_run", "rust,no_run"]);
+    assert_eq!(languages, ["sh", "rust", "rust"]);
     // The programs in the README are the examples, except for the first lines that say what they need.
     for (block, example) in [(1, "hello_service.rs"), (2, "hello_client.rs")] {
         let example = std::fs::read_to_string(root().join("examples").join(example)).unwrap();
@@ -111,7 +112,7 @@ async fn five_minutes_to_your_own_service_and_client() {
     let took = began.elapsed();
     println!("first call of one's own after {took:?}");
     let log = std::fs::read_to_string(hello.join("service.log")).unwrap();
-    assert!(log.contains("planner may add") && log.contains("sealwire"), "{log}");
+    assert!(log.contains("agent=planner") && log.contains("method=math/add"), "{log}");
     assert!(!log.contains('\u{1b}'), "colours are for terminals: {log:?}");
     assert!(took < Duration::from_secs(60), "{took:?}");
 
@@ -161,25 +162,66 @@ fn programs_whose_output_nobody_takes_go_on_and_end_as_they_would() {
     assert_eq!(service.0.try_wait().unwrap(), None);
 }
 
-/// The first policy, and the two commands that the text around it names.
+/// Nobody reads more of a project that they do not know, or of its plan.
 #[test]
-fn a_first_policy_is_one() {
-    let policy = blocks("A first policy").into_iter().next().unwrap();
-    assert_eq!(policy.info, "toml");
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("policies")).unwrap();
-    std::fs::write(folder.path().join("policies/first.toml"), policy.text()).unwrap();
-    let checked = shell("sealwire policy check --warnings-are-errors", folder.path()).output().unwrap();
-    assert!(checked.status.success(), "{}", text(&checked));
-    let section = section(README, "A first policy").replace('\n', " ");
-    let explain = "sealwire policy explain --agent planner --method math/reset";
-    assert!(section.contains(&format!("`{explain}`")));
-    let explained = shell(explain, folder.path()).output().unwrap();
-    assert_eq!(explained.status.code(), Some(10));
-    assert!(text(&explained).contains("forbidden by `role.calculator.deny`"), "{}", text(&explained));
+fn readme_is_at_most_8_kib_and_architecture_12() {
+    for (page, kib) in [("README.md", 8), ("ARCHITECTURE.md", 12)] {
+        let bytes = std::fs::metadata(root().join(page)).unwrap().len();
+        assert!(bytes <= kib * 1024, "{page}: {bytes} bytes");
+    }
 }
 
-/// Checks that every test named in the README and the other pages exists.
+/// Whether `said` has these lines one after the other, with anything between them. A line of the page may end before its own does:
+/// with the time that it took, for example. White space aligns columns.
+fn shows(said: &str, lines: &[&str]) -> Result<(), String> {
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let mut said = said.lines().map(words);
+    for line in lines.iter().filter(|line| **line != "…") {
+        if !said.any(|said| said.starts_with(&words(line))) {
+            return Err((*line).to_owned());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_demo_shows_what_readme_shows_of_it() {
+    let blocks = blocks("See it work");
+    let [typed, shown] = blocks.as_slice() else { panic!("{blocks:?}") };
+    // `.ci/run` runs the example that this stands for; it prints what the command prints.
+    assert!(typed.lines[0].starts_with("cargo demo "), "{typed:?}");
+    let alias = std::fs::read_to_string(root().join(".cargo/config.toml")).unwrap();
+    assert!(alias.contains("demo = \"run --locked --package sealwire-lab --example demo\""));
+    let folder = tempfile::tempdir().unwrap();
+    let server = sealwire_testkit::found().path.clone();
+    let demo = shell("sealwire demo", folder.path()).env("SEALWIRE_NATS_SERVER", server).output().unwrap();
+    assert!(demo.status.success() && shown.lines.len() > 5, "{}", text(&demo));
+    if let Err(line) = shows(&String::from_utf8_lossy(&demo.stdout), &shown.lines) {
+        panic!("the demo does not show `{line}`: {}", text(&demo));
+    }
+}
+
+/// The rule, and the command that shows what it denies.
+#[test]
+fn a_rule_denies_what_readme_says() {
+    let blocks = blocks("A rule, and its denial");
+    let [policy, console] = blocks.as_slice() else { panic!("{blocks:?}") };
+    let folder = tempfile::tempdir().unwrap();
+    let (_, file) = policy.info.split_once(' ').unwrap();
+    std::fs::create_dir(folder.path().join("policies")).unwrap();
+    std::fs::write(folder.path().join(file), policy.text()).unwrap();
+    let checked = shell("sealwire policy check --warnings-are-errors", folder.path()).output().unwrap();
+    assert!(checked.status.success(), "{}", text(&checked));
+    let typed = console.typed();
+    let [explain] = typed.as_slice() else { panic!("{typed:?}") };
+    let explained = shell(&explain.command, folder.path()).output().unwrap();
+    assert_eq!(explained.status.code(), Some(10));
+    assert_eq!(shows(&text(&explained), &explain.shown), Ok(()), "{}", text(&explained));
+    let within = shell(&explain.command.replace("5001", "5000"), folder.path()).output().unwrap();
+    assert!(within.status.success(), "{}", text(&within));
+}
+
+/// Every attack names a test, and every test named in the README and the other pages exists.
 #[test]
 fn every_named_test_is_there() {
     let files = |folder: &str, ending: &str| -> Vec<PathBuf> {
@@ -187,10 +229,17 @@ fn every_named_test_is_there() {
         found.retain(|path| path.extension().is_some_and(|extension| extension == ending));
         found
     };
-    let (sources, pages) = (["tests", "src", "crates"].map(|folder| files(folder, "rs")).concat(), files("docs", "md"));
-    let all: String = sources.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
-    let section = section(README, "What it defends against");
-    let rows = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| attack"));
+    let (sources, pages) =
+        (["tests", "src", "crates", "bindings"].map(|folder| files(folder, "rs")).concat(), files("docs", "md"));
+    let mut all: String = sources.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let of_python = files("bindings", "py").into_iter().map(|path| std::fs::read_to_string(path).unwrap());
+    all.extend(of_python.map(|text| text.replace("def test_", "fn test_")));
+    let attacks = section(THREATS, "Attacks, and what answers them");
+    let is_row =
+        |line: &&str| line.starts_with("| ") && !line.starts_with("| attack") && !line.starts_with("| mistake");
+    let rows: Vec<&str> = attacks.lines().filter(is_row).collect();
+    let shown: Vec<&str> = section(README, "Attacks").lines().filter(is_row).collect();
+    assert!(shown.len() == 6 && shown.iter().all(|row| rows.contains(row)), "README has six of the rows: {shown:#?}");
     let mut named = 0;
     for row in rows {
         let last = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
@@ -201,10 +250,11 @@ fn every_named_test_is_there() {
             named += 1;
         }
     }
-    assert!(named >= 20, "{named}");
-    // On the other pages, words of four parts or more are names of tests. Names of keys look alike; the page with these is
-    // generated, and names no test.
-    for page in pages.iter().filter(|page| !page.ends_with("configuration.md")) {
+    assert!(named >= 100, "{named}");
+    // On the other pages, words of four parts or more are names of tests. Names of keys and of metrics look alike; the pages with these
+    // name no test.
+    let others = ["configuration.md", "observability.md"];
+    for page in pages.iter().filter(|page| !others.iter().any(|name| page.ends_with(name))) {
         let text = std::fs::read_to_string(page).unwrap();
         let parts = |word: &str| word.split('_').filter(|part| !part.is_empty()).count();
         let words = text.split('`').skip(1).step_by(2).filter(|word| parts(word) > 3);
@@ -223,9 +273,10 @@ fn every_named_test_is_there() {
 #[test]
 fn every_named_file_is_there() {
     let mut named = 0;
-    for page in ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/threat-model.md", "docs/start/security.md"]
-    {
-        let text = std::fs::read_to_string(root().join(page)).unwrap();
+    let pages = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/threat-model.md", "docs/start/security.md"];
+    let internals = files_below(&root().join("docs/internals"));
+    for page in pages.map(|page| root().join(page)).into_iter().chain(internals) {
+        let (text, page) = (std::fs::read_to_string(&page).unwrap(), page.display());
         let words: Vec<&str> = text.split('`').collect();
         for (position, path) in words.iter().enumerate().skip(1).step_by(2) {
             let below = ["src/", "crates/", "tests/", "docs/", "policies/", "fuzz/", "benches/", "deploy/"];
@@ -245,47 +296,67 @@ fn every_named_file_is_there() {
             }
         }
     }
-    assert!(named >= 40, "{named}");
+    assert!(named >= 100, "{named}");
 }
 
-/// `sealwire dev`, and what the README says to try against it.
+/// Every example of the index, in one folder, one after the other: what it prints is what its text promises.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commands_to_try_against_dev() {
-    let folder = tempfile::tempdir().unwrap();
-    // The server is found or downloaded first, with this machine's cache.
-    let server = sealwire_testkit::found().path.clone();
-    let dev = shell("exec sealwire dev", folder.path())
-        .env("SEALWIRE_NATS_SERVER", server)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut dev = Ended(dev);
-    let (tell, ready) = tokio::sync::oneshot::channel();
-    let stdout = dev.0.stdout.take().unwrap();
-    // Read to the end: a command ends if nobody reads its output any more.
-    std::thread::spawn(move || {
-        use std::io::BufRead as _;
-        let mut tell = Some(tell);
-        for line in std::io::BufReader::new(stdout).lines().map_while(Result::ok) {
-            if line.contains("Ctrl-C ends it") {
-                tell.take().map(|tell| tell.send(()));
-            }
-        }
-    });
-    sealwire_testkit::within(Duration::from_secs(60), ready).await.expect("dev says that it is ready");
-
-    let blocks = blocks("Try it yourself");
-    let (good, denied): (Vec<&str>, Vec<&str>) = blocks[1].lines.iter().partition(|line| !line.contains("denied"));
-    let done = shell(&good.join("\n"), folder.path()).output().unwrap();
-    assert!(done.status.success(), "{}", text(&done));
-    let said = String::from_utf8_lossy(&done.stdout);
-    let streamed = "\nsigned one by one, and in order\n{\"steps\":20}\n{\"tick\":1,\"at\":";
-    assert!(said.starts_with("5\n5\nsent") && said.contains(streamed), "{}", text(&done));
-    assert_eq!(denied.len(), 2);
-    for line in denied {
-        let refused = shell(&format!("{}\n{line}", good[0]), folder.path()).output().unwrap();
-        assert_eq!(refused.status.code(), Some(10), "{}", text(&refused));
-        assert!(text(&refused).contains("permission denied"), "{}", text(&refused));
+async fn examples_of_the_index_run_and_print() {
+    let index = std::fs::read_to_string(root().join("examples/README.md")).unwrap();
+    let prints = [
+        ("state", "2\n5\n"),
+        ("layer", "math/add: ok in *\n5\n"),
+        ("stream", "signed\none\nby\none\n"),
+        ("subscription", "lamp costs *\nlamp costs *\nlamp costs *\n"),
+        ("idempotent", "payment 1 of 500 cents\npayment 1 of 500 cents\n"),
+        ("attachment", "3 lines\n"),
+        ("question", "order/confirm?\nordered: lamp\n"),
+        ("batch", "3\n*nothing can be divided by zero*\n"),
+        ("deadline", "Err(*)\n*cancelled: one second to clean up\nErr(Remote)\n"),
+        ("token_source", "fetches a token\nplanner\nplanner\n"),
+        ("replicas", "replica *\nreplica *\n"),
+        ("handle", "5\ntrue\n"),
+    ];
+    // Each row has a question, and the example begins with it.
+    let rows = index.lines().filter(|line| line.contains(".rs)") && !line.contains("hello_"));
+    for row in rows.clone() {
+        let cells: Vec<&str> = row.trim_matches(['|', ' ']).split(" | ").collect();
+        let file = cells[1].split(['[', ']']).nth(1).unwrap();
+        let source = std::fs::read_to_string(root().join("examples").join(file)).unwrap();
+        assert!(source.starts_with(&format!("//! {}", cells[0])), "{row}");
+        assert!(prints.iter().any(|(name, _)| file == format!("{name}.rs")), "{file} is not run");
     }
+    assert_eq!(rows.count(), prints.len());
+
+    let mut build = Command::new(env!("CARGO"));
+    let built = build.args(["build", "--quiet", "--locked", "--examples"]).current_dir(root()).status();
+    assert!(built.unwrap().success());
+    let folder = tempfile::tempdir().unwrap();
+    let broker = sealwire_testkit::NatsServer::start().await;
+    let init = format!("sealwire init . --language none --url {}", broker.url());
+    let made = shell(&init, folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made));
+    for (name, expected) in prints {
+        let mut run =
+            tokio::process::Command::from(shell(&format!("exec {}/examples/{name}", bin().display()), folder.path()));
+        let ran = sealwire_testkit::within(Duration::from_secs(60), run.kill_on_drop(true).output()).await;
+        let ran = ran.unwrap();
+        let printed = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && fits(&printed, expected), "{name}: {}", text(&ran));
+    }
+}
+
+/// Whether a text is this one, in which `*` stands for anything.
+fn fits(text: &str, expected: &str) -> bool {
+    let mut pieces = expected.split('*');
+    let Some(mut rest) = text.strip_prefix(pieces.next().unwrap_or_default()) else { return false };
+    let pieces: Vec<&str> = pieces.collect();
+    for (position, piece) in pieces.iter().enumerate() {
+        if position == pieces.len() - 1 {
+            return rest.ends_with(piece);
+        }
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.is_empty()
 }

@@ -1,17 +1,16 @@
 //! `sealwire call`, `notify`, `batch` and `send` against a service on a real nats-server, with keys, tokens and policies
 //! made by the commands themselves.
 
-use crate::demo_methods;
 use crate::streams;
 use crate::terminal::on_terminal;
+use sealwire_lab::demo_methods;
 
 use std::time::{Duration, Instant};
 
 use crate::shell::{Ran, Shell};
 use futures_util::StreamExt as _;
-use sealwire::Config;
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, State};
+use sealwire::serve::State;
+use sealwire::{Config, Ctx, Router, RpcError};
 use sealwire_testkit::{NatsServer, SOON, within};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -59,10 +58,11 @@ impl Bench {
         shell.write("policies/demo.toml", POLICY);
         let config = format!(
             "environment = \"dev\"\nservice = \"demo\"\n[nats]\nurls = [\"{}\"]\n[keys]\nring = \"demo.ring.json\"\n\
-             service_key = \"demo.service-key.json\"\n[[tokens.issuer]]\nissuer = \"https://dev.example\"\n\
+             service_key = \"demo.service-key.json\"\ndenylist = \"denylist.json\"\n[[tokens.issuer]]\nissuer = \"https://dev.example\"\n\
              jwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n[replay]\nskew_s = 0\n{more}",
             server.url()
         );
+        shell.write("denylist.json", "{}");
         shell.write("demo.toml", &config);
         let config = Config::load(shell.path("demo.toml")).unwrap();
         let (builder, options) = config.builder().await.unwrap();
@@ -71,7 +71,7 @@ impl Bench {
         let (stop, stopped) = oneshot::channel();
         let (started, running) = oneshot::channel();
         let served = tokio::spawn(async move {
-            let tell = |running: sealwire::service::Running| drop(started.send(running));
+            let tell = |running: sealwire::Running| drop(started.send(running));
             service.serve(&config.nats, options, tell, async { drop(stopped.await) }).await.unwrap();
         });
         let mut state = running.await.unwrap().state();
@@ -175,18 +175,33 @@ async fn batches_notifications_and_raw_payloads_get_what_they_deserve() {
     let ran = bench.run(&["send", "demo", r#"{"jsonrpc":"2.0","method":"math/add","params":[1,2],"id":1}"#]).ok();
     assert_eq!(ran.stdout, "{\"jsonrpc\":\"2.0\",\"result\":3,\"id\":1}\n");
     let send = ["send", "--creds", "planner.creds.json", "demo"];
-    let ran = bench.shell.run_with_stdin(&send, b"\xff\xfe not text").ok();
-    assert_eq!(ran.json()["error"]["code"], -32700);
+    // The answer is printed as it is, and the exit code says that it is no result.
+    let ran = bench.shell.run_with_stdin(&send, b"\xff\xfe not text");
+    assert_eq!((ran.code, &ran.json()["error"]["code"]), (21, &json!(-32700)));
     let wrong_subject =
         ["send", "demo", r#"{"jsonrpc":"2.0","method":"math/add","id":1}"#, "--subject-of", "log/append"];
-    assert_eq!(bench.run(&wrong_subject).ok().json()["error"]["code"], -32600);
+    let ran = bench.run(&wrong_subject);
+    assert_eq!((ran.code, &ran.json()["error"]["code"]), (21, &json!(-32600)));
+    let one = |method: &str, id: u8| json!({ "jsonrpc": "2.0", "method": method, "params": [1, 2], "id": id });
+    for (payload, code) in [
+        (json!([one("math/add", 1), one("math/mul", 2)]), 0),
+        (one("math/reset", 1), 10),
+        (json!([one("math/add", 1), one("math/reset", 2)]), 10),
+        (json!([one("math/reset", 1), one("math/none", 2)]), 21),
+        (one("math/none", 1), 21),
+        (json!([]), 21),
+        (json!(7), 21),
+    ] {
+        let ran = bench.run(&["send", "demo", &payload.to_string()]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (code, ""), "{payload}: {ran:?}");
+    }
     let ran = bench.run(&["send", "demo", "[]", "--no-reply"]).ok();
     assert_eq!(ran.stdout, "");
     bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_goes_wrong_says_what_to_do() {
+async fn a_failure_says_what_to_do() {
     let bench = Bench::start().await;
     let shell = &bench.shell;
     let call = ["call", "demo", "math/add", "[1,2]"];
@@ -289,7 +304,7 @@ async fn what_goes_wrong_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_takes_longer_than_a_second_says_what_it_waits_for() {
+async fn a_command_that_takes_longer_than_a_second_says_what_it_waits_for() {
     let bench = Bench::start().await;
     let call = ["call", "--creds", "planner.creds.json", "late", "math/add", "--wait", "2s"];
     let waits = "waiting for the service `late` …";
@@ -297,6 +312,9 @@ async fn what_takes_longer_than_a_second_says_what_it_waits_for() {
     let (counted, rest) = terminal.rsplit_once("\r\u{1b}[K").unwrap();
     assert!(counted.contains(&format!("{waits} 1 s")), "{terminal:?}");
     assert!(!rest.contains(waits) && rest.contains("nobody listens"), "the line is gone: {terminal:?}");
+    // A terminal that cannot take a line back gets the line that a log gets.
+    let dumb = on_terminal(&bench.shell, &call, &[("TERM", "dumb")]);
+    assert!(dumb.starts_with(&format!("{waits}\n")) && !dumb.contains('\u{1b}') && !dumb.contains('\r'), "{dumb:?}");
     let log = bench.shell.run_args(&call).fails(20, &["nobody listens"]).stderr;
     assert!(log.starts_with(&format!("{waits}\n")) && log.matches(waits).count() == 1, "{log:?}");
     let json = bench.shell.run_args(&[&call[..], &["--json"]].concat()).fails(20, &[]).stderr;
@@ -350,10 +368,7 @@ async fn a_service_that_waits_says_for_what_and_how_long() {
     assert!(line.contains("takes messages"), "{line}{said}");
     assert!(said.contains("starting: connects to the broker") && said.contains(&bench.server.url()), "{said}");
     assert_eq!(
-        said.matches(
-            "waiting for the replay guard reason=messages issued before this start are not vouched for: ready in "
-        )
-        .count(),
+        said.matches("not ready yet reason=messages issued before this start are not vouched for: ready in ").count(),
         1,
         "{said}"
     );

@@ -39,7 +39,7 @@ fn secrets(name: &str, text: &str) -> Vec<String> {
     match name {
         "key.pem" => vec![text.lines().nth(1).unwrap().to_owned()],
         "service.nkey" | "guard.nkey" | "tools.nkey" => vec![text.trim().to_owned()],
-        "token-key.json" | "door-key.json" => at(&["/d"]),
+        "token-key.json" | "gateway-key.json" => at(&["/d"]),
         "seal.key" => vec![text.to_owned()],
         "service-key.json" => at(&["/seed"]),
         "planner.jwt" => vec![text.trim().to_owned()],
@@ -69,7 +69,7 @@ fn every_secret_is_in_one_file_that_only_its_owner_can_read() {
         }
     }
     // Three brokers' keys; two users of each service, its key and three derived keys; five agents with a user each; the
-    // tools; the issuer; one token; the door's certificate key, its token key and its seal key.
+    // tools; the issuer; one token; the gateway's certificate key, its token key and its seal key.
     assert_eq!(count, 3 + 2 * (2 + 1 + 3) + 5 * 2 + 1 + 1 + 1 + 3);
     for folder in shell.files() {
         assert_eq!(shell.mode(&folder), 0o700, "{folder}");
@@ -111,7 +111,7 @@ fn a_set_up_that_lost_a_folder_is_refused_and_left_alone() {
     shell.run("setup cluster --out .").ok();
     let other = Shell::new();
     other.run("setup cluster --out .").ok();
-    for lost in ["demo", "planner", "door", "nats-3"] {
+    for lost in ["demo", "planner", "gateway", "nats-3"] {
         std::fs::rename(shell.path(lost), shell.path("kept")).unwrap();
         let before = files(&shell);
         let refused =
@@ -168,6 +168,28 @@ fn renewed_certificates_leave_keys_key_ids_and_denylists_alone() {
     assert!(shell.run("setup cluster --out . --json").ok().json()["renewed"] == false);
 }
 
+/// docs/cluster.md: nothing listens unless it is asked for.
+#[test]
+fn metrics_are_served_only_if_they_are_wanted() {
+    let shell = Shell::new();
+    shell.run("setup cluster --out .").ok();
+    let configs = ["demo/sealwire.toml", "bank/sealwire.toml", "gateway/gateway.toml"];
+    for config in configs {
+        assert!(!shell.read(config).contains("telemetry"), "{config}");
+    }
+    shell.write("bank/sealwire.toml", &(shell.read("bank/sealwire.toml") + "[telemetry]\n"));
+    shell.set_mode("bank/sealwire.toml", 0o600);
+    let said = shell.run("setup cluster --out . --metrics on --json").ok().json();
+    assert_eq!(said["metrics_added"], serde_json::json!(["demo", "gateway"]));
+    let telling = "[telemetry]\nlisten = \"0.0.0.0:9464\"\nallow_remote = true\n";
+    assert_eq!(configs.map(|config| shell.read(config).contains(telling)), [true, false, true]);
+    std::fs::create_dir(shell.path("policies")).unwrap();
+    shell.run("serve demo --config demo/sealwire.toml --check").ok();
+    shell.run("gateway --config gateway/gateway.toml --check").ok();
+    let said = shell.run("setup cluster --out . --metrics on --json").ok().json();
+    assert_eq!(said["metrics_added"], serde_json::json!([]));
+}
+
 #[test]
 fn a_service_is_added_and_nobody_elses_keys_are_touched() {
     let shell = Shell::new();
@@ -201,11 +223,11 @@ fn a_service_is_added_and_nobody_elses_keys_are_touched() {
     // The next service does not admit an agent's key that another has revoked, and denies a key that another denies.
     let ring = shell.read_json("ledger/ring.json");
     let kids: Vec<&str> = ring["keys"].as_array().unwrap().iter().map(|key| key["kid"].as_str().unwrap()).collect();
-    assert_eq!(kids, ["planner.k1", "operator.k1", "auditor.k1", "door.k1"]);
+    assert_eq!(kids, ["planner.k1", "operator.k1", "auditor.k1", "gateway.k1"]);
     assert!(after["ledger/denylist.json"].contains("teller.k1"));
 
     shell.run("setup service ledger --out .").fails(30, &["has a service ledger already"]);
-    for taken in ["tokens", "nats-1", "policies", "door"] {
+    for taken in ["tokens", "nats-1", "policies", "gateway"] {
         shell.run(&format!("setup service {taken} --out .")).fails(30, &["cannot be named"]);
     }
     // The next start of the setup does not know about it, and leaves it alone.
@@ -278,14 +300,14 @@ fn a_service_in_front_of_a_server_of_mcp_is_set_up_as_the_others_are() {
     shell.run("setup service more --out . --mcp https://more-mcp/mcp").ok();
     assert!(config("more").contains("url = \"https://more-mcp/mcp\""));
     shell.run("setup service last --out . --mcp more-mcp").fails(2, &["--mcp"]);
-    // The door exposes the services it was created with; the operator's changes stay.
-    let door = shell.read("door/door.toml");
-    assert_eq!(door.matches("[[door.expose]]").count(), 3, "{door}");
-    // Each service takes the door's tokens for other callers; the door has none for itself.
+    // The gateway exposes the services it was created with; the operator's changes stay.
+    let gateway = shell.read("gateway/gateway.toml");
+    assert_eq!(gateway.matches("[[gateway.expose]]").count(), 3, "{gateway}");
+    // Each service takes the gateway's tokens for other callers; the gateway has none for itself.
     for name in ["demo", "bank", "wiki", "more"] {
-        assert!(config(name).contains("require = { \"act.sub\" = \"door\" }"), "{name}");
+        assert!(config(name).contains("require = { \"act.sub\" = \"gateway\" }"), "{name}");
     }
-    shell.run("door --config door/door.toml --check").ok();
+    shell.run("gateway --config gateway/gateway.toml --check").ok();
 }
 
 /// A running broker reloads its users; then the new service serves, with its own guard.
@@ -476,7 +498,7 @@ fn tokens_are_issued_again_and_again_until_told_to_stop() {
 
 /// Tokens expire if nobody issues the next ones.
 #[test]
-fn what_is_wrong_for_a_moment_ends_no_issuer_of_tokens() {
+fn a_file_that_is_wrong_for_a_moment_ends_no_issuer_of_tokens() {
     use std::io::{BufRead as _, BufReader};
     let shell = Shell::new();
     shell.run("keys new-token-key https://issuer.example").ok();

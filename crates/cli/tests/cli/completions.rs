@@ -120,7 +120,7 @@ fn every_shell_has_a_script() {
 
 /// The command would do nothing, and report that it has.
 #[test]
-fn what_other_programs_ask_completions_with_turns_no_command_into_one() {
+fn the_variable_of_other_programs_turns_no_command_into_completions() {
     let shell = Shell::new();
     shell.run("keys new-agent planner --service dev/math=math.ring.json").ok();
     let mut revoke = shell.command(&["keys", "revoke", "planner.k1", "--ring", "math.ring.json"]);

@@ -1,5 +1,5 @@
-//! docs/configuration.md and docs/sealwire.schema.json: what the code prints, and what it reads.
-//! `SEALWIRE_WRITE_DOCS=1 cargo test --test cli configuration::` writes both.
+//! The pages and schemas of both configuration files in docs/: what the code prints, and what it reads.
+//! `SEALWIRE_WRITE_DOCS=1 cargo test --test cli configuration::` writes them.
 
 mod walk;
 
@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::shell::Shell;
 use sealwire::{Config, ConfigError};
+use sealwire_backend::{BackendConfig, BackendTables};
 use serde_json::{Map, Value, json};
 use walk::Members;
 
@@ -19,7 +20,12 @@ fn root(path: &str) -> PathBuf {
 #[test]
 fn the_published_page_and_schema_are_what_the_command_prints() {
     let shell = Shell::new();
-    for (command, path) in [("reference", "docs/configuration.md"), ("schema", "docs/sealwire.schema.json")] {
+    for (command, path) in [
+        ("reference", "docs/configuration.md"),
+        ("schema", "docs/sealwire.schema.json"),
+        ("reference --gateway", "docs/gateway/configuration.md"),
+        ("schema --gateway", "docs/gateway/gateway.schema.json"),
+    ] {
         let printed = shell.run(&format!("config {command}")).ok().stdout;
         if std::env::var_os("SEALWIRE_WRITE_DOCS").is_some() {
             std::fs::write(root(path), &printed).unwrap();
@@ -27,6 +33,10 @@ fn the_published_page_and_schema_are_what_the_command_prints() {
         let published = std::fs::read_to_string(root(path)).unwrap();
         assert!(printed == published, "{path} is not what the code says: SEALWIRE_WRITE_DOCS=1 writes it anew");
     }
+}
+
+fn json_schema() -> Value {
+    serde_json::from_str(&Shell::new().run("config schema").ok().stdout).unwrap()
 }
 
 /// The members of a schema, in the form of [`walk::members`] for a type.
@@ -54,10 +64,13 @@ fn members(schema: &Value, path: &str, found: &mut Members) {
 #[test]
 fn every_key_that_is_read_is_described_and_every_described_one_is_read() {
     let mut described = Members::new();
-    members(&Config::json_schema(), "", &mut described);
+    members(&json_schema(), "", &mut described);
     assert!(described.len() > 80, "{described:?}");
-    assert_eq!(described, walk::members::<Config>());
-    let page = Config::reference();
+    let mut read = walk::members::<Config>();
+    read.extend(walk::members::<BackendTables>());
+    assert_eq!(described, read);
+    let page = Shell::new().run("config reference").ok().stdout;
+    assert!(!page.contains("|  |") && !page.contains("| , from"), "a key without a meaning or a unit");
     for path in described.keys() {
         let name = path.trim_end_matches("[]").trim_end_matches(".*").rsplit('.').next().unwrap();
         assert!(page.contains(&format!("| `{name}` |")), "{path}");
@@ -80,12 +93,12 @@ fn base() -> Value {
     })
 }
 
-fn load(document: &Value) -> Result<Config, ConfigError> {
+fn load(document: &Value) -> Result<(Config, Vec<BackendConfig>), ConfigError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sealwire.toml");
     // It may contain a password.
-    sealwire::auth::write_secret(&path, &toml::to_string(document).unwrap(), true).unwrap();
-    Config::load(&path)
+    sealwire::internal::files::write_secret(&path, &toml::to_string(document).unwrap(), true).unwrap();
+    sealwire_backend::load(&path)
 }
 
 /// Every key of a schema whose table is in `document`: its place, its name and its schema.
@@ -110,7 +123,7 @@ fn keys(schema: &Value, document: &Value, at: &str, found: &mut Vec<(String, Str
 
 fn all_keys() -> Vec<(String, String, Value)> {
     let mut found = Vec::new();
-    keys(&Config::json_schema(), &base(), "", &mut found);
+    keys(&json_schema(), &base(), "", &mut found);
     found
 }
 
@@ -124,7 +137,7 @@ fn with(at: &str, name: &str, value: &Value) -> Value {
 /// The text of an effective configuration, without the folder that it was in.
 fn in_force(document: &Value) -> String {
     let config = load(document).unwrap_or_else(|error| panic!("{error}: {document}"));
-    let folder = config.policy.folder.parent().unwrap().display().to_string();
+    let folder = config.0.policy.folder.parent().unwrap().display().to_string();
     format!("{config:?}").replace(&folder, "")
 }
 
@@ -189,12 +202,32 @@ fn numbers_at_the_ends_of_their_range_load_and_those_beyond_do_not() {
     assert!(error.contains("write 30 to 300") && error.contains("Clients sign for 30 s"), "{error}");
 }
 
+/// Whatever is written in place of a value, the error names the file, the line and the key, and nothing of the value.
+#[test]
+fn a_value_of_the_wrong_kind_is_told_with_its_place_and_its_key() {
+    let mut count = 0;
+    for (at, name, _) in all_keys() {
+        for wrong in [json!([[["hunter2"]]]), json!({ "hunter2": ["hunter2"] }), json!(1.5)] {
+            let error = match load(&with(&at, &name, &wrong)) {
+                // A map of texts takes any name, and its values are checked.
+                Ok(_) => panic!("{at}/{name} = {wrong} loads"),
+                Err(error) => error.to_string(),
+            };
+            let is_placed = error.contains("sealwire.toml`, line ") && error.contains(", column ");
+            assert!(is_placed && error.contains(&name) && !error.contains("hunter2"), "{at}/{name} = {wrong}: {error}");
+            count += 1;
+        }
+    }
+    assert!(count > 300, "{count}");
+    println!("{count} wrong values");
+}
+
 /// The verdicts of a third-party library on these documents; `None` without Python.
 fn verdicts(documents: &[Value]) -> Option<Vec<Option<String>>> {
     let script = root("crates/cli/tests/cli/configuration/judge.py");
     let mut judge = Command::new(sealwire_testkit::python::python()?);
     let mut child = judge.arg("-B").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let given = json!({ "schema": Config::json_schema(), "documents": documents });
+    let given = json!({ "schema": json_schema(), "documents": documents });
     child.stdin.take().unwrap().write_all(given.to_string().as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "the schema is none");
@@ -211,6 +244,7 @@ fn shown() -> Vec<(String, Value)> {
         root("SPEC.md"),
         root("src/config.rs"),
         root("src/config/issuer.rs"),
+        root("crates/backend/src/tables.rs"),
     ]) {
         let text = std::fs::read_to_string(&page).unwrap().replace("\n/// ", "\n").replace("\n///\n", "\n\n");
         for (start, end) in [("```toml\n", "```"), ("cat > sealwire.toml <<'TOML'\n", "TOML\n")] {
@@ -228,7 +262,7 @@ fn shown() -> Vec<(String, Value)> {
     for service in ["demo", "bank"] {
         texts.push((format!("setup cluster, {service}"), shell.read(&format!("set-up/{service}/sealwire.toml"))));
     }
-    let known = Config::json_schema();
+    let known = json_schema();
     let known = known["properties"].as_object().unwrap();
     let parsed = texts.into_iter().filter_map(|(place, text)| {
         let part: Map<String, Value> = toml::from_str(&text).ok()?;
@@ -245,7 +279,7 @@ fn shown() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn what_the_schema_refuses_does_not_load_and_what_is_shown_anywhere_passes_both() {
+fn the_schema_refuses_only_what_does_not_load_and_every_example_passes_both() {
     let good = shown();
     for page in ["init", "identity-providers.md", "serve --help", "setup cluster, bank", "config.rs", "issuer.rs"] {
         assert!(good.iter().any(|(place, _)| place.ends_with(page)), "{page}");
@@ -274,7 +308,7 @@ fn what_the_schema_refuses_does_not_load_and_what_is_shown_anywhere_passes_both(
     }
     for (place, name, document) in &bad {
         // Errors that involve several members are found when everything is read together.
-        match load(document).and_then(|config| config.endpoint().map(|_| config)) {
+        match load(document).and_then(|(config, _)| config.endpoint().map(|_| config)) {
             Ok(config) => assert!(place.starts_with("/tokens"), "{place}: {config:?}"),
             Err(error) => {
                 let error = error.to_string();

@@ -64,6 +64,33 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn port_0_is_any_free_port_and_the_one_taken_is_told() {
+    let shell = Shell::new();
+    let port = |said: &str| -> u16 {
+        let (_, rest) = said.split_once("nats://127.0.0.1:").unwrap();
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    // Two at a time, so that one of them at least is not the usual port.
+    let mut ports = Vec::new();
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let mut child = spawn(&shell, &["nats-server", "--port", "0"]);
+        let mut stdout = heard(child.stdout.take().unwrap());
+        says(&mut stdout, "Ctrl-C ends it").await;
+        ports.push(port(&stdout.borrow()));
+        running.push(child);
+    }
+    let dev = Dev::start(&shell, &["--port", "0"]).await;
+    ports.push(port(&dev.stdout.borrow()));
+    for port in &ports {
+        assert!(*port > 0 && std::net::TcpStream::connect(("127.0.0.1", *port)).is_ok(), "{ports:?}");
+    }
+    assert_eq!(ports.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{ports:?}");
+    assert_eq!(add(&shell, "planner").ok().stdout, "5\n");
+    dev.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_dev_in_one_folder_is_refused_and_harms_nothing() {
     let shell = Shell::new();
     let dev = Dev::start(&shell, &[]).await;
@@ -107,7 +134,7 @@ async fn a_port_in_use_is_told_in_one_line_before_anything_is_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_the_folder_is_kept_unless_a_fresh_start_is_asked_for() {
+async fn a_folder_is_kept_unless_a_fresh_start_is_asked_for() {
     let shell = Shell::new();
     let first = Dev::start(&shell, &[]).await;
     assert!(!first.said().contains("--fresh"), "there is nothing yet to begin anew: {}", first.said());
@@ -234,7 +261,7 @@ fn type_next(shell: &Shell, said: &str, role: &str) -> Vec<std::process::Output>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_printed_for_a_new_agent_is_not_denied() {
+async fn the_call_printed_for_a_new_agent_is_not_denied() {
     let shell = Shell::new();
     let dev = Dev::start(&shell, &[]).await;
     for (agent, role) in [("adder", "calculator"), ("cashier", "teller")] {
@@ -310,7 +337,6 @@ async fn the_commands_that_measure_dev_measure_it() {
     assert_eq!(told.len(), lines.len(), "{told:?}");
     let timed = told.iter().find(|told| told["cpu_us"]["broker"].is_number()).unwrap();
     assert!(timed["cpu_us"]["service"].as_f64() > Some(0.0), "{timed}");
-    assert!(shell.read("latency.svg").starts_with("<svg"));
     dev.stop().await;
 }
 

@@ -1,10 +1,9 @@
 //! Enrolment by public key: the agent's key never leaves the agent, and the operator enrols nothing unintended.
 
 use crate::shell::Shell;
-use sealwire::auth::KeyRing;
-use sealwire::client::Credentials;
-use sealwire::wire::Audience;
-use sealwire::{Name, wire::KeyRequest};
+use sealwire::internal::auth::KeyRing;
+use sealwire::internal::wire::{Audience, KeyRequest};
+use sealwire::{Credentials, Name};
 use serde_json::Value;
 
 /// The folder of an agent, and that of an operator whose service has a key.

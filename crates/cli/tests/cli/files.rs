@@ -339,7 +339,7 @@ fn a_pipe_in_the_place_of_a_file_keeps_no_command_waiting() {
 
 /// A full disk, simulated by a limit on file sizes.
 #[test]
-fn what_could_not_be_written_is_not_in_the_way() {
+fn a_file_that_could_not_be_written_is_not_in_the_way() {
     let shell = shell();
     let words = ["keys", "new-agent", "planner", "--service", "dev/math=ring.json"];
     let full = r#"trap '' XFSZ; ulimit -f 0; exec "$@""#;
@@ -352,4 +352,37 @@ fn what_could_not_be_written_is_not_in_the_way() {
     assert!(!shell.path("home/planner.creds.json").exists());
     let again = with_open_umask(&shell, &words).output().unwrap();
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+}
+
+/// docs/files.md, of secrets that Kubernetes mounts: they belong to root and a group.
+#[test]
+fn a_group_that_the_environment_names_may_read_secrets_and_do_nothing_else() {
+    use std::os::unix::fs::MetadataExt as _;
+    let shell = Shell::new();
+    shell.run("keys new-agent planner --service dev/math=ring.json --url nats://127.0.0.1:4222").ok();
+    shell.write(
+        "gateway.toml",
+        "[gateway]\nlisten = \"127.0.0.1:0\"\ncredentials = \"planner.creds.json\"\n[[gateway.expose]]\nservice = \"math\"\n",
+    );
+    let group = std::fs::metadata(shell.path("planner.creds.json")).unwrap().gid();
+    let check = |groups: &str| {
+        let output = shell.command(&["gateway", "--check"]).env("SEALWIRE_SECRET_GROUPS", groups).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (mode, expected) in [(0o440, 0), (0o640, 0), (0o660, 30), (0o450, 30), (0o444, 30), (0o404, 30)] {
+        shell.set_mode("planner.creds.json", mode);
+        let (code, said) = check(&format!("1, {group}"));
+        assert_eq!(code, Some(expected), "{mode:o}: {said}");
+        assert!(expected == 0 || said.contains("chmod 600"), "{mode:o}: {said}");
+    }
+    shell.set_mode("planner.creds.json", 0o440);
+    for (groups, words) in
+        [(String::new(), "chmod 600"), ((group + 1).to_string(), "chmod 600"), ("staff".into(), "65532")]
+    {
+        let (code, said) = check(&groups);
+        assert!(code == Some(30) && said.contains(words), "{groups}: {said}");
+    }
+    // A file that decides is not a secret: whoever could write it is judged as ever.
+    shell.set_mode("gateway.toml", 0o666);
+    assert_eq!(check(&group.to_string()).0, Some(30));
 }

@@ -129,8 +129,136 @@ fn a_project_has_the_names_that_it_is_given() {
     assert_eq!(shell.read_json("x/math.creds.json")["service_keys"]["planner"][0]["kid"], "svc:dev/planner:1");
 }
 
+/// A program that sealwire runs: from an empty folder to the first call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_project_without_a_package_serves_and_answers() {
+    let server = NatsServer::start_with("jetstream: enabled").await;
+    let shell = Shell::new();
+    let made = shell.run(&format!("init . --language stdio --url {} --service sums --agent ann", server.url())).ok();
+    let files = [
+        ".gitignore",
+        "README.md",
+        "ann.creds.json",
+        "denylist.json",
+        "jwks.json",
+        "policies",
+        "ring.json",
+        "sealwire.toml",
+        "service-key.json",
+        "service.py",
+        "token-key.json",
+    ];
+    assert_eq!(shell.files(), files);
+    shell.run("policy check --warnings-are-errors").ok();
+    shell.run("policy test --require-coverage").ok();
+    shell.run("serve --check").ok();
+    let printed =
+        |start: &str| made.stdout.lines().find_map(|line| line.trim().strip_prefix(start)).unwrap().trim().to_owned();
+    assert_eq!(printed("sealwire serve"), "");
+    let mut command = tokio::process::Command::from(shell.command(&["serve"]));
+    command.env("PATH", std::env::var_os("PATH").unwrap());
+    let mut service = command.kill_on_drop(true).spawn().unwrap();
+    process::says(&mut process::heard(service.stdout.take().unwrap()), "takes messages").await;
+    let call = printed("sealwire call");
+    assert!(shell.read("README.md").contains(&call), "{call}");
+    let call = format!("call {}", call.replace("'[2, 3]'", "[2,3]"));
+    assert_eq!(shell.run(&call).ok().stdout, "5\n");
+    let by_name =
+        shell.run_args(&["call", "--creds", "ann.creds.json", "sums", "sums/add", r#"{"a": 2, "b": 0.5}"#]).ok();
+    assert_eq!(by_name.stdout, "2.5\n");
+    shell.run_args(&["call", "--creds", "ann.creds.json", "sums", "sums/add", "[1]"]).fails(21, &["-32602"]);
+    service.kill().await.unwrap();
+}
+
+/// Whoever has a program already gets what is missing, and keeps what is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_with_a_program_gets_only_what_it_needs() {
+    let server = NatsServer::start_with("jetstream: enabled").await;
+    let url = server.url();
+    let shell = Shell::new();
+    let program = "import json, sys\nfor line in sys.stdin:\n    r = json.loads(line)\n    \
+        print(json.dumps({'jsonrpc': '2.0', 'id': r['id'], 'result': sum(r['params'])}), flush=True)\n";
+    shell.write("app.py", program);
+    shell.write("README.md", "mine");
+    let made = shell.run(&format!("init --url {url}")).ok();
+    let files = [
+        ".gitignore",
+        "README.md",
+        "app.py",
+        "denylist.json",
+        "jwks.json",
+        "planner.creds.json",
+        "policies",
+        "ring.json",
+        "sealwire.toml",
+        "service-key.json",
+        "token-key.json",
+    ];
+    assert_eq!(shell.files(), files);
+    assert_eq!((shell.read("README.md").as_str(), shell.read("app.py").as_str()), ("mine", program));
+    assert!(
+        made.stdout.contains("sealwire serve stdio --method 'math/add(a: number, b: number)' -- python3 "),
+        "{made:?}"
+    );
+    shell.run("policy check --warnings-are-errors").ok();
+    let serve = ["serve", "stdio", "--method", "math/add(a: number, b: number)", "--", "python3", "app.py"];
+    let mut command = tokio::process::Command::from(shell.command(&serve));
+    command.env("PATH", std::env::var_os("PATH").unwrap());
+    let mut service = command.kill_on_drop(true).spawn().unwrap();
+    process::says(&mut process::heard(service.stdout.take().unwrap()), "takes messages").await;
+    assert_eq!(shell.run("call --creds planner.creds.json math math/add [2,3] --wait 10s").ok().stdout, "5\n");
+    service.kill().await.unwrap();
+
+    // A second time, nothing is touched.
+    let before = shell.read("ring.json");
+    shell
+        .run(&format!("init --url {url}"))
+        .fails(30, &["is in `.` already", "nothing was written", "sealwire init FOLDER"]);
+    assert_eq!(shell.read("ring.json"), before);
+    // What is not ours is kept when something goes wrong half-way, too.
+    shell.write("other/tool.py", "pass");
+    shell.run("init other --url http://127.0.0.1").fails(30, &["no broker address"]);
+    assert_eq!(std::fs::read_dir(shell.path("other")).unwrap().count(), 1);
+    // Only a Python program without a Cargo project says that no Rust is wanted.
+    for (name, is_rust) in [("pyproject.toml", false), ("requirements.txt", false), ("notes.txt", true)] {
+        shell.write(&format!("{name}.d/{name}"), "");
+        let ran = shell.run(&format!("init {name}.d --url {url}"));
+        assert_eq!(ran.code, if is_rust { 30 } else { 0 }, "{ran:?}");
+        assert!(!is_rust || ran.stderr.contains("--language none"), "{ran:?}");
+    }
+}
+
+/// A newcomer's first command, in a folder without anything.
 #[test]
-fn what_is_refused_leaves_everything_as_it_was() {
+fn whoever_serves_without_a_configuration_is_told_how_to_get_one() {
+    let shell = Shell::new();
+    for line in [
+        "serve",
+        "serve demo",
+        "serve --check",
+        "serve stdio --method a/b -- python3 app.py",
+        "serve mcp -- mcp-server-time",
+        "serve http http://127.0.0.1:1/rpc --method a/b",
+        "serve exec --method a/b -- date",
+        "ping --config sealwire.toml",
+        "tools list",
+        "policy skeleton",
+        "keys new-agent ann --config sealwire.toml",
+    ] {
+        let ran = shell.run(line);
+        assert!(
+            ran.code == 30 && ran.stderr.contains("sealwire.toml") && ran.stderr.contains("`sealwire init`"),
+            "{line}: {ran:?}"
+        );
+    }
+    assert!(shell.files().is_empty());
+    let free = shell.run("init x --port 0 --json").ok().json();
+    let url = free["url"].as_str().unwrap().to_owned();
+    assert!(!url.ends_with(":0") && shell.read("x/sealwire.toml").contains(&url), "{free}");
+}
+
+#[test]
+fn a_refusal_leaves_everything_as_it_was() {
     let shell = Shell::new();
     shell.write("mine/notes.txt", "keep");
     shell
@@ -195,7 +323,7 @@ fn an_agent_is_added_by_the_service_s_configuration() {
 
 /// Runs at once what `keys new-agent` prints: the running service does not know the key yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_printed_for_a_new_agent_works_at_once() {
+async fn the_commands_printed_for_a_new_agent_work_at_once() {
     let server = NatsServer::start_with("jetstream: enabled").await;
     let shell = Shell::new();
     shell.run(&format!("init . --url {}", server.url())).ok();

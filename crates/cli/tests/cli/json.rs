@@ -13,14 +13,14 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
     let names =
         below.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
     let names: Vec<&str> = names.filter(|name| *name != "help").collect();
-    if names.is_empty() || ["dev", "serve"].contains(&above) {
+    if names.is_empty() || ["dev", "revocations", "serve"].contains(&above) {
         found.insert(above.to_owned());
     }
     names.iter().for_each(|name| leaves(shell, format!("{above} {name}").trim(), found));
 }
 
 /// Commands that need a broker or a service, or keep running: where their JSON is tested.
-const ELSEWHERE: [(&str, &str); 24] = [
+const ELSEWHERE: [(&str, &str); 38] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -32,14 +32,28 @@ const ELSEWHERE: [(&str, &str); 24] = [
     ("serve stdio", "backends"),
     ("serve mcp", "backends"),
     ("serve http", "backends"),
+    ("serve ws", "backends"),
     ("policy skeleton", "policy_learn.rs"),
     ("policy learn", "policy_learn.rs"),
-    ("discover", "door.rs"),
-    ("door", "door_http.rs"),
+    ("discover", "gateway.rs"),
+    ("gateway", "gateway_http.rs"),
+    ("authd", "broker_gate"),
+    ("exporter", "telemetry"),
+    ("top", "telemetry"),
     ("tools list", "backends"),
     ("tools diff", "backends"),
     ("tools approve", "backends"),
     ("serve exec", "backends"),
+    ("revoke", "switch.rs"),
+    ("restore", "switch.rs"),
+    ("revocations", "switch.rs"),
+    ("revocations init", "switch.rs"),
+    ("revocations sign", "switch.rs"),
+    ("revocations renew", "switch.rs"),
+    ("records search", "records.rs"),
+    ("records show", "records.rs"),
+    ("records check", "records.rs"),
+    ("records report", "records.rs"),
     ("ping", "cluster_setup"),
     ("nats-server", "../readme.rs"),
     ("dev", "dev.rs"),
@@ -47,8 +61,11 @@ const ELSEWHERE: [(&str, &str); 24] = [
     ("demo", "dev.rs"),
 ];
 /// Commands that print a program or protocol messages, not a result.
-const NO_RESULT: [(&str, &str); 2] =
-    [("completions", "a script for a shell"), ("mcp", "the messages of a protocol, to its client")];
+const NO_RESULT: [(&str, &str); 3] = [
+    ("completions", "a script for a shell"),
+    ("mcp", "the messages of a protocol, to its client"),
+    ("pipe", "the same"),
+];
 
 const POLICY: &str =
     "[method.\"math/add\"]\nparams = [{ name = \"a\", type = \"integer\" }]\n[role.calc]\nallow = [\"math/add\"]\n";
@@ -56,9 +73,10 @@ const CASES: &str = "[[case]]\nname = \"may\"\ncaller = { agent = \"planner\", r
     params = [1]\nexpect = \"allow\"\n";
 
 /// Command lines, in an order in which each finds what it needs. Earlier ones print `KID`, `THUMBPRINT` and `TOKEN`.
-const LINES: [&str; 32] = [
+const LINES: [&str; 34] = [
     "init hello --url nats://127.0.0.1:4222",
     "keys new-agent planner --service dev/math=math.ring.json",
+    "keys new-operator op-1",
     "keys new-service dev/math",
     "keys pin planner.creds.json --service math --kid KID --x X",
     "keys new-token-key https://issuer.example",
@@ -80,6 +98,7 @@ const LINES: [&str; 32] = [
     "policy who-can math/add",
     "policy can --role calc",
     "policy diff policies policies",
+    "policy compile --nats=scoped --config hello/sealwire.toml",
     "policy fmt",
     "policy schema",
     "config schema",

@@ -1,9 +1,9 @@
 //! `sealwire keys`: from a new agent to a revoked key, with correct files and no secret on the screen.
 
 use crate::shell::Shell;
-use sealwire::auth::{KeyRing, KeySet, Symmetric, read_service_key};
-use sealwire::client::Credentials;
-use sealwire::wire::Audience;
+use sealwire::Credentials;
+use sealwire::internal::auth::{KeyRing, KeySet, Symmetric, read_service_key};
+use sealwire::internal::wire::Audience;
 use serde_json::Value;
 
 fn ring(shell: &Shell, name: &str, audience: &str) -> KeyRing {
@@ -28,7 +28,7 @@ fn a_folder_that_somebody_keeps_locked_keeps_nobody_from_revoking() {
 
 /// An operator's folder may contain links to the files that services read.
 #[test]
-fn what_is_changed_through_a_link_is_changed_where_services_read_it() {
+fn a_ring_changed_through_a_link_is_changed_where_services_read_it() {
     use std::os::unix::fs::symlink;
     let shell = Shell::new();
     for folder in ["real", "desk"] {

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use page::{Desk, Piece, pieces};
-use sealwire::auth::ProofAlgorithm;
-use sealwire::policy::{PolicySet, Question};
+use sealwire::configure::ProofAlgorithm;
+use sealwire::{PolicySet, Question};
 use sealwire_testkit::page::{code, table};
 use sealwire_testkit::policies::*;
 use serde_json::value::RawValue;
@@ -109,6 +109,8 @@ const CONDITIONS: &[(usize, &str, &str, &str, &str)] = &[
     (1, "integer", "= { not_in = [1, 2] }", r#"{"v":3}"#, r#"{"v":1}"#),
     (2, "integer", "= { min = 1, max = 5 }", r#"{"v":1}"#, r#"{"v":0}"#),
     (2, "integer", "= { min = 1, max = 5 }", r#"{"v":5}"#, r#"{"v":6}"#),
+    (2, "number", "= { min = 1, max = 5 }", r#"{"v":5.0}"#, r#"{"v":5.0000000000000000001}"#),
+    (2, "number", "= { min = 1, max = 5 }", r#"{"v":0.1e1}"#, r#"{"v":0.9999999999999999999}"#),
     (3, "string", "= { glob = \"a*\" }", r#"{"v":"a"}"#, r#"{"v":"ba"}"#),
     (3, "string", "= { glob = \"a*\" }", r#"{"v":"a/b c"}"#, r#"{"v":""}"#),
     (3, "string", "= { not_glob = \"a*\" }", r#"{"v":"ba"}"#, r#"{"v":"ab"}"#),
@@ -157,14 +159,13 @@ fn every_row_of_the_table_of_conditions_is_so() {
             "anything optional" => "any",
             scalar => scalar,
         };
-        let set = toml(&rule(declared, condition));
         let mut caller = on_behalf_of("planner", "alice", &[]);
-        // Without a rule for delegated calls, agent and subject would be the same.
+        // Only delegated calls have a subject.
         let set = if condition.contains("subject") || condition.contains("agent") {
             toml(&rule(declared, condition).replace("when.", "delegated = \"also\"\nwhen."))
         } else {
             caller.delegated = false;
-            set
+            toml(&rule(declared, condition))
         };
         let claim = if declared == "integer" { json!(7) } else { json!("claimed") };
         caller.token.claims.insert("x".to_owned(), claim);
@@ -190,10 +191,20 @@ const CONTEXT: &[(&str, &str, &str)] = &[
     ("as declared", "context.params.NAME", "context.params has ids && context.params.ids.size == 2"),
     ("as declared", "context.params.NAME", "context.params.amount == 5"),
     ("as declared", "context.params.NAME", "context.params has ratio"),
+    (
+        "as declared",
+        "context.params.NAME",
+        "context.params has ratio && context.params.ratio.whole == 0 && !context.params.ratio.beyond",
+    ),
+    (
+        "as declared",
+        "context.params.NAME",
+        "context.params has ratio && context.params.ratio.fraction == 500000000000000000",
+    ),
     ("as declared", "context.params.NAME", "context.params has memo"),
     ("as declared", "context.claims.NAME", "context.claims has tenant && context.claims.tenant == \"acme\""),
     ("String", "context.agent", "context.agent == \"planner\""),
-    ("String", "context.subject", "context.subject == \"alice\""),
+    ("String", "context.subject", "context has subject && context.subject == \"alice\""),
     ("Bool", "context.delegated", "[context.delegated] == [true]"),
     ("datetime", "context.now", "context.now == datetime(\"2026-09-21T14:13:20.000Z\")"),
     ("Long", "context.hour", "context.hour == 14"),
@@ -298,7 +309,9 @@ fn is_of_the_time(name: &str) -> bool {
 /// The page and the strict check agree on `optional` and `has`.
 #[test]
 fn optional_attributes_need_has() {
-    for condition in ["context.claims.tenant == \"acme\"", "context.params.ids.size == 1"] {
+    for condition in
+        ["context.claims.tenant == \"acme\"", "context.params.ids.size == 1", "context.subject == \"alice\""]
+    {
         let policy = format!("permit(principal, action, resource) when {{ {condition} }};");
         let found = errors(&[("m.toml", CONTEXT_METHODS), ("r.cedar", &policy)]);
         assert!(found[0].contains("unable to guarantee safety of access to optional attribute"), "{found:#?}");
@@ -340,7 +353,7 @@ fn the_printed_schemas_fit_every_file_of_the_page() {
 
 #[test]
 fn limits_that_the_page_names_are_those_of_the_program() {
-    assert!(page::TEXT.contains(&format!("at most {} values", sealwire::policy::MAX_LIST)));
+    assert!(page::TEXT.contains(&format!("at most {} values", sealwire::internal::policy::MAX_LIST)));
     let set = toml(&rule("integer[]", "= { contains = 5 }"));
     let list = |count: usize| format!("{{\"v\":[{}5]}}", "1,".repeat(count - 1));
     let ask = |params: String| {

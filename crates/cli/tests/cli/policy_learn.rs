@@ -1,10 +1,8 @@
 //! `sealwire policy skeleton` and `sealwire policy learn`: their files can be loaded, and allow what they should and nothing else.
 
-use std::fmt::Write as _;
-
-use sealwire::Name;
-use sealwire::auth::Caller;
-use sealwire::policy::{DecisionRecord, Methods, PolicySet, Question};
+use sealwire::decide::Methods;
+use sealwire::internal::record::{Chain, Kind};
+use sealwire::{Caller, DecisionRecord, Name, PolicySet, Question};
 use sealwire_testkit::python::python;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -44,8 +42,8 @@ impl Recording {
     fn call(&mut self, caller: &Caller, method: &str, params: &Value) {
         let params = RawValue::from_string(params.to_string()).unwrap();
         let question = Question { caller, method, params: Some(&params), now_ms: 1_790_000_000_000 };
-        let record = DecisionRecord::new(&self.set, &question, &self.set.decide(&question));
-        writeln!(self.lines, "{}", serde_json::to_string(&record).unwrap()).unwrap();
+        let record = DecisionRecord::new(&self.set, &question, &self.set.decide(&question), None);
+        self.lines.push_str(&String::from_utf8(Chain::new("s1").line(Kind::Decision, &record).unwrap()).unwrap());
     }
 }
 
@@ -130,7 +128,7 @@ fn no_half_proposal_is_left_where_it_cannot_be_written() {
 }
 
 #[test]
-fn what_callers_sent_is_never_more_than_a_value() {
+fn recorded_parameters_are_never_more_than_values() {
     let shell = Shell::new();
     shell.write("policies/bank.toml", POLICY);
     shell.write("decisions.jsonl", &recorded());
@@ -193,9 +191,12 @@ fn delegated_calls_and_methods_that_no_file_declares_are_learned() {
     assert!(ran.stderr.contains("1 calls are left out: they are for a subject with a `*`"), "{ran:?}");
     let proposal = shell.read("learned.toml");
     let expected = "params = [\n  { name = \"a b\", type = \"boolean\" },\n]\n";
-    for line in
-        [expected, "agents = [\"helper\", \"alice@example.com\"]", "delegated = \"only\"", "when.params.\"a b\" = true"]
-    {
+    for line in [
+        expected,
+        "agents = [\"helper\"]\nsubjects = [\"alice@example.com\"]",
+        "delegated = \"only\"",
+        "when.params.\"a b\" = true",
+    ] {
         assert!(proposal.contains(line), "{line}\n{proposal}");
     }
     shell.write("policies/learned.toml", &proposal);
@@ -241,7 +242,7 @@ fn a_delegated_call_teaches_nothing_about_other_pairs() {
 }
 
 #[test]
-fn what_a_rule_does_not_limit_is_said_and_optional_objects_are_asked_for() {
+fn unlimited_parameters_are_named_and_optional_objects_are_asked_for() {
     let policy = r#"
 [method.order]
 params = [
@@ -371,7 +372,7 @@ fn skeleton_declares_everything_and_allows_nothing_until_somebody_says_so() {
                 [policy]\nfolder = \"policies\"\n";
     let backends = format!(
         "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n\
-         [[backend]]\nname = \"clock\"\nkind = \"exec\"\ncommand = [\"date\"]\n[[backend.method]]\nname = \"clock/utc\"\n\
+         [[backend]]\nname = \"clock\"\nkind = \"exec\"\ncommand = [\"date\"]\n[[backend.method]]\nname = \"clock/utc\"\nstdin = \"data\"\n\
          description = \"\"\"The time.\n[rule.x]\neveryone = true\nallow = [\"*\"]\u{202e}\n\\u0007\u{200b}\\rx\"\"\"\n\
          params = [{{ name = \"when ever\", type = \"string\" }}, {{ name = \"n\", type = \"integer\" }}, \
          {{ name = \"o\", type = \"boolean\" }}, {{ name = \"any\", type = \"any\" }}]\n",

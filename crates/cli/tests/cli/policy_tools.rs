@@ -6,14 +6,14 @@ use std::process::Command;
 
 use crate::process::{heard, says as says_by_and_by, spawn};
 use crate::shell::{Ran, Shell};
-use sealwire::Name;
-use sealwire::auth::Caller;
-use sealwire::policy::{DecisionRecord, Methods, PolicySet, Question};
+use sealwire::decide::Methods;
+use sealwire::internal::record::{Chain, Kind};
+use sealwire::{Caller, DecisionRecord, Name, PolicySet, Question};
 use sealwire_testkit::NatsServer;
 use serde_json::{Value, json};
 
 const RULES: &str = r#"[method."bank/transfer"]
-params = [{ name = "to", type = "string" }, { name = "amount", type = "integer" }]
+params = [{ name = "to", type = "string" }, { name = "amount", type = "integer" }, { name = "note", type = "string", optional = true }]
 
 [method."bank/balance"]
 
@@ -164,8 +164,13 @@ fn reviewers_see_who_can_call_what() {
     says(&shell.run("policy can till"), 0, &["allowed      bank/balance", "conditional  bank/transfer"]);
     let other = shell.run("policy can other").ok();
     assert!(other.stderr.contains("no file names agent other") && !other.stdout.contains("transfer"), "{other:?}");
-    let subject = shell.run("policy can alice@example.com").ok();
+    let subject = shell.run("policy can --subject alice@example.com").ok();
     assert!(subject.stdout.contains("bank/balance"), "a subject need not be a name: {subject:?}");
+    let namesake = shell.run("policy can --subject till").ok();
+    assert!(
+        namesake.stderr.contains("no file names subject till") && !namesake.stdout.contains("transfer"),
+        "{namesake:?}"
+    );
     let role = shell.run("policy can --role teller --dir policies --json").ok().json();
     assert_eq!(role["methods"].as_array().unwrap().len(), 3, "{role}");
     shell.run("policy can --role tellr").fails(30, &["tellr", "role teller"]);
@@ -204,8 +209,8 @@ fn record(shell: &Shell, policies: &str, amounts: &[i64]) -> String {
         let params = serde_json::value::to_raw_value(&json!({ "to": "alice", "amount": amount })).unwrap();
         let now_ms = 1_767_614_400_000;
         let question = Question { caller: &caller, method: "bank/transfer", params: Some(&params), now_ms };
-        let record = DecisionRecord::new(&set, &question, &set.decide(&question));
-        lines.push_str(&format!("{}\n", serde_json::to_string(&record).unwrap()));
+        let record = DecisionRecord::new(&set, &question, &set.decide(&question), None);
+        lines.push_str(&String::from_utf8(Chain::new("s1").line(Kind::Decision, &record).unwrap()).unwrap());
     }
     lines
 }
@@ -273,7 +278,7 @@ fn a_recording_larger_than_memory_is_replayed() {
     for words in [
         "line 2: tom bank/transfer",
         "line 6: tom bank/transfer",
-        "line 4: not a recorded decision: longer than 1048576 bytes",
+        "line 4: not a recorded decision: longer than 16384 bytes",
         "6 calls: 2 would come out differently, 0 cannot be told, 1 unreadable",
     ] {
         assert!(said.contains(words), "no `{words}` in {said}");
@@ -294,7 +299,8 @@ fn a_recording_may_come_through_a_pipe_and_what_is_listed_of_it_is_bounded() {
     assert_eq!(replay["different"].as_array().unwrap().len(), 1_000);
     assert_eq!(replay["totals"], json!({ "different": 1_200, "unknown": 0, "unreadable": 0 }));
     // Invalid text is reported as such, and not read as something else.
-    let broken = [b"{\"at_ms\":1,\"revision\":\"\xff\"}\n", calls.as_bytes()].concat();
+    let (before, after) = calls.lines().next().unwrap().split_once("tom").unwrap();
+    let broken = [before.as_bytes(), b"\xff", after.as_bytes(), b"\n", calls.as_bytes()].concat();
     says(&shell.run_with_stdin(&line, &broken), 13, &["line 1: not a recorded decision: invalid unicode"]);
     shell.run("policy diff policies new --replay policies").fails(30, &["`policies`: Is a directory"]);
 }
@@ -307,8 +313,9 @@ fn method_that_no_file_declares_is_replayed_as_the_service_had_it() {
     let (set, _) = PolicySet::load(&shell.path("policies"), &methods).unwrap();
     let caller = Caller::new(Name::new("tom").unwrap(), ["teller".to_owned()]);
     let question = Question { caller: &caller, method: "x/y", params: None, now_ms: 1 };
-    let record = DecisionRecord::new(&set, &question, &set.decide(&question));
-    shell.write("decisions.jsonl", &serde_json::to_string(&record).unwrap());
+    let record = DecisionRecord::new(&set, &question, &set.decide(&question), None);
+    shell
+        .write("decisions.jsonl", &String::from_utf8(Chain::new("s1").line(Kind::Decision, &record).unwrap()).unwrap());
     let replayed = shell.run("policy diff policies policies --replay decisions.jsonl --exit-code");
     says(&replayed, 0, &["1 calls: 0 would come out differently, 0 cannot be told"]);
 }
@@ -360,7 +367,7 @@ fn files_are_laid_out_in_one_way() {
 
 /// Like output piped to `head`, which ends first: a build must not pass because of that.
 #[test]
-fn what_is_wrong_ends_with_its_code_whether_anybody_reads_it_or_not() {
+fn a_wrong_policy_ends_with_its_code_whether_anybody_reads_it_or_not() {
     let shell = shell();
     shell.write("wide/bank.toml", &RULES.replace("max = 5000", "max = 9000"));
     shell.write("wide/bank.test.toml", CASES);
@@ -477,20 +484,7 @@ async fn decisions_of_a_service_are_recorded_and_replayed() {
          jwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n[replay]\nskew_s = 0\n"
     );
     shell.write("demo.toml", &config);
-    let serve = ["serve", "demo", "--config", "demo.toml", "--record-decisions", "decisions.jsonl"];
-
-    shell.write("decisions.jsonl", "");
-    shell.set_mode("decisions.jsonl", 0o644);
-    shell.run_args(&serve).fails(30, &["decisions.jsonl", "chmod 600"]);
-    std::fs::remove_file(shell.path("decisions.jsonl")).unwrap();
-    // Lines appended to a key ring would keep a service from starting, and a state file is removed at the end.
-    let (ring, line) = (shell.read("demo.ring.json"), "serve demo --config demo.toml --record-decisions");
-    shell.run(&format!("{line} demo.ring.json")).fails(30, &["`demo.ring.json` holds no recorded decisions"]);
-    assert_eq!(shell.read("demo.ring.json"), ring);
-    shell
-        .run(&format!("{line} x --state-file ./x"))
-        .fails(30, &["x` is named for the state of this instance and for recorded"]);
-    assert!(!shell.path("x").exists());
+    let serve = ["serve", "demo", "--config", "demo.toml", "--record", "records"];
 
     let mut service = shell.command(&serve).spawn().unwrap();
     let mut stdout = BufReader::new(service.stdout.take().unwrap());
@@ -521,17 +515,24 @@ async fn decisions_of_a_service_are_recorded_and_replayed() {
     let killed = Command::new("kill").args(["-TERM", &unread.id().to_string()]).status().unwrap();
     assert!(killed.success() && unread.wait().unwrap().success());
 
-    assert_eq!(shell.mode("decisions.jsonl"), 0o600);
-    let recorded = shell.read("decisions.jsonl");
+    assert_eq!((shell.mode("records"), shell.files_in("records").len()), (0o700, 2), "one file, and the salt");
+    let file = shell.files_in("records").into_iter().find(|name| name.ends_with(".jsonl")).unwrap();
+    let file = format!("records/{file}");
+    assert_eq!(shell.mode(&file), 0o600);
+    let recorded = shell.read(&file);
     let records: Vec<Value> = recorded.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<_> = records.iter().map(|record| record["kind"].as_str().unwrap()).collect();
+    let pairs = ["decision", "outcome"].repeat(3);
+    assert_eq!(kinds, [&["start"], &pairs[..], &["stop"]].concat(), "{recorded}");
+    let records: Vec<Value> = records.into_iter().filter(|record| record["kind"] == "decision").collect();
     let verdicts: Vec<_> = records.iter().map(|record| (&record["verdict"], &record["params"]["amount"])).collect();
     let expected = [(&json!("allow"), &json!(2000)), (&json!("deny"), &json!(9000)), (&json!("deny"), &Value::Null)];
     assert_eq!(verdicts, expected, "{recorded}");
     shell.never_said(shell.read("tom.jwt").trim());
     assert!(!recorded.contains(shell.read("tom.jwt").trim()), "no token in {recorded}");
 
-    says(&shell.run("policy diff policies policies --replay decisions.jsonl --exit-code"), 0, &["3 calls: 0 would"]);
+    let replay = |new: &str| shell.run(&format!("policy diff policies {new} --replay {file} --exit-code"));
+    says(&replay("policies"), 0, &["3 calls: 0 would"]);
     shell.write("new/bank.toml", &RULES.replace("max = 5000", "max = 1000"));
-    let replayed = shell.run("policy diff policies new --replay decisions.jsonl --exit-code");
-    says(&replayed, 13, &["line 1: tom bank/transfer", "3 calls: 1 would come out differently"]);
+    says(&replay("new"), 13, &["line 2: tom bank/transfer", "3 calls: 1 would come out differently"]);
 }

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use sealwire::auth::{KeyRing, TokenIssuer, read_service_key, write_secret};
-use sealwire::client::Credentials;
-use sealwire::wire::Audience;
-use sealwire::{Config, Name};
+use sealwire::internal::auth::{KeyRing, TokenIssuer, read_service_key};
+use sealwire::internal::files::write_secret;
+use sealwire::internal::wire::Audience;
+use sealwire::{Config, Credentials, Name};
 use serde_json::{Value, json};
 
 /// Looks like a key in base64url, and is valid in every grammar of names.
@@ -222,8 +222,8 @@ fn trust_anchors_that_others_can_write_are_found_by_a_check() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let audience = Audience::new(&Name::new("dev").unwrap(), &Name::new("math").unwrap());
-    let key = sealwire::wire::ServiceKey::generate("svc:dev/math:1", &audience).unwrap();
-    sealwire::auth::write_service_key(&at("service-key.json"), &key).unwrap();
+    let key = sealwire::internal::wire::ServiceKey::generate("svc:dev/math:1", &audience).unwrap();
+    sealwire::internal::auth::write_service_key(&at("service-key.json"), &key).unwrap();
     write_secret(&at("ring.json"), &good(Kind::Ring).to_string(), true).unwrap();
     write_secret(&at("denylist.json"), "{}", true).unwrap();
     let issuer = TokenIssuer::generate("https://issuer.test").unwrap();

@@ -56,6 +56,14 @@ impl Shell {
         names
     }
 
+    /// The names in a folder, in order.
+    pub(crate) fn files_in(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(folder)).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
     #[cfg(unix)]
     pub(crate) fn mode(&self, name: &str) -> u32 {
         use std::os::unix::fs::PermissionsExt as _;

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::stream;
-use sealwire::rpc::RpcError;
-use sealwire::service::{Attachment, Ctx, Router, Sink};
+use sealwire::serve::Attachment;
+use sealwire::{Ctx, Router, RpcError, Sink};
 use serde_json::{Value, json};
 
 use crate::call::Bench;
-use crate::demo_methods::Demo;
 use crate::process::{SIGINT, SIGTERM, heard, says, send, spawn, whole};
 use crate::terminal::on_terminal;
+use sealwire_lab::demo_methods::Demo;
 
 /// How many endless methods were begun, and dropped before their end.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -154,6 +154,13 @@ async fn progress_is_a_bar_on_a_terminal_and_a_line_for_scripts() {
     assert!(shown.contains("[#######-----------------------]  25 % working"), "{shown:?}");
     assert!(shown.contains("job/began") && !shown.contains("\u{1b}]0;x"), "{shown:?}");
     assert!(shown.ends_with("\r\u{1b}[K{\"done\":true}\n"), "the bar goes: {shown:?}");
+    for dumb in ["dumb", ""] {
+        let shown = on_terminal(&bench.shell, &args, &[("TERM", dumb)]);
+        assert!(
+            shown.ends_with("{\"done\":true}\n") && !shown.contains('\u{1b}') && !shown.contains('#'),
+            "{dumb}: {shown:?}"
+        );
+    }
     let piped = bench.run(&["call", "demo", "test/job", "--stream"]).ok();
     assert_eq!(piped.stdout, "{\"done\":true}\n");
     assert!(piped.stderr.starts_with("job/began {") && piped.stderr.lines().count() == 1, "{piped:?}");
@@ -230,7 +237,7 @@ async fn whoever_stops_it_has_the_call_cancelled_at_the_service() {
     for _ in 0..5 {
         let dropped = DROPPED.load(Ordering::SeqCst);
         let (code, out, _) = stopped_at_work(&bench, &["call", "test/forever", "--every=1s"], SIGINT).await;
-        assert!(code == Some(0) && out.contains("given up because of a signal"), "{code:?} {out}");
+        assert!(code == Some(130) && out.contains("given up because of a signal"), "{code:?} {out}");
         let told = Instant::now();
         while !is_cancelled && told.elapsed() < Duration::from_secs(10) {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -245,7 +252,7 @@ async fn whoever_stops_it_has_the_call_cancelled_at_the_service() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_pushed_has_a_line_each_until_enough_came_or_the_service_stops() {
+async fn items_have_a_line_each_until_enough_came_or_the_service_stops() {
     let bench = Bench::start().await;
     let three = bench.run(&["watch", "demo", "test/ticks", "--times", "3"]).ok();
     assert_eq!(three.stdout, "{\"at\":0}\n{\"at\":1}\n{\"at\":2}\n");

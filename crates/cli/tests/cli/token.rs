@@ -1,7 +1,7 @@
 //! `sealwire token`: tokens that a service accepts, shown without being trusted, and revoked.
 
 use crate::shell::Shell;
-use sealwire::auth::{Denylist, KeySet, Symmetric, TokenRules, TokenVerifier};
+use sealwire::internal::auth::{Denylist, KeySet, Symmetric, TokenRules, TokenVerifier};
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
@@ -22,7 +22,7 @@ fn claims(shell: &Shell, token: &str) -> Value {
 }
 
 #[test]
-fn what_services_would_refuse_is_told_in_the_words_of_the_command_line() {
+fn a_token_that_services_would_refuse_is_refused_in_the_words_of_the_command_line() {
     let shell = Shell::new();
     shell.run("keys new-token-key https://issuer.example").ok();
     let issue = "token issue --key token-key.json --subject planner";

@@ -18,19 +18,21 @@ command = ["env"]
 name = "x/echo"
 args = ["cat"]
 params = [{ name = "a", type = "integer" }, { name = "b", type = "any", optional = true }]
+stdin = "data"
 
 [[backend.method]]
 name = "x/print"
 args = ["printf", "%s|", "--name={name}", "{free}", "--", "{free}", "{last}"]
 params = [
-  { name = "name", type = "string" }, { name = "free", type = "string" }, { name = "last", type = "string", optional = true },
+  { name = "name", type = "string", allow_argument = true }, { name = "free", type = "string", allow_argument = true },
+  { name = "last", type = "string", optional = true, allow_argument = true },
 ]
 output = "text"
 
 [[backend.method]]
 name = "x/tell"
 args = ["printf", "--", "%s", "{what}"]
-params = [{ name = "what", type = "string" }]
+params = [{ name = "what", type = "string", allow_argument = true }]
 output = "text"
 
 [[backend.method]]
@@ -77,7 +79,7 @@ name = "x/slow"
 "#;
 
 /// The process that has written its id into this file.
-async fn written(stage: &Stage, file: &str) -> u64 {
+pub(super) async fn written(stage: &Stage, file: &str) -> u64 {
     let written = async {
         loop {
             let text = std::fs::read_to_string(stage.shell.path(file)).unwrap_or_default();
@@ -153,10 +155,86 @@ async fn a_command_that_nobody_waits_for_keeps_its_place_until_it_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_of_a_command_is_read_whatever_its_marks_and_line_ends() {
+    let table = [
+        ("mark", "json", r"\357\273\277 [1]\r\n", Ok(json!([1]))),
+        ("spread", "json", r"[\r\n1\r\n]\n", Ok(json!([1]))),
+        ("cr", "json", r"[1]\r", Ok(json!([1]))),
+        ("nan", "json", r"NaN", Err("not JSON")),
+        ("utf16", "json", r"\377\376[\0001\000]\000", Err("UTF-16")),
+        ("latin", "json", r#"\042\351\042"#, Err("not UTF-8")),
+        ("text", "text", r"\357\273\277x\ny\r\n", Ok(json!("x\ny"))),
+        ("lines", "text", r"x\n\n", Ok(json!("x\n"))),
+        ("bare", "text", r"x\r", Ok(json!("x\r"))),
+        ("latin-text", "text", r"\351", Err("not UTF-8")),
+    ];
+    let mut backend = "[[backend]]\nname = \"a\"\nkind = \"exec\"\ncommand = [\"printf\"]\n".to_owned();
+    for (name, output, printed, _) in &table {
+        backend += &format!("[[backend.method]]\nname = \"x/{name}\"\noutput = \"{output}\"\nargs = ['{printed}']\n");
+    }
+    let stage = Stage::new(POLICY, &backend).await;
+    for (name, _, _, expected) in table {
+        let outcome = stage.call(&format!("x/{name}"), json!([])).await;
+        let outcome = outcome.map_err(|error| error.remote().unwrap().data().unwrap().get().to_owned());
+        match (outcome, expected) {
+            (Ok(given), Ok(expected)) => assert_eq!(given, expected, "{name}"),
+            (Err(data), Err(why)) => assert!(data.contains(why), "{name}: {data}"),
+            (outcome, expected) => panic!("{name}: {outcome:?} {expected:?}"),
+        }
+    }
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_command_is_served_without_a_description_in_the_file() {
-    let quick = ["serve", "exec", "--method", "say(what: string)", "--text", "--", "printf", "%s!", "{what}"];
+    let quick = "serve exec --method say(what:string) --text --allow-argument what -- printf %s! {what}";
+    let quick: Vec<&str> = quick.split(' ').collect();
     let stage = Stage::run("[role.user]\nallow = [\"say\"]\n", "", &quick).await;
     assert_eq!(stage.call("say", json!(["hello"])).await.unwrap(), "hello!");
+    stage.end().await;
+}
+
+/// The command lines of all processes, each as one text.
+fn command_lines() -> Vec<String> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parameters_are_in_no_command_line_but_that_of_a_program_that_was_given_them() {
+    let methods = "[[backend]]\nname = \"a\"\nkind = \"exec\"\ncommand = [\"sh\", \"-c\"]\n\
+        [[backend.method]]\nname = \"x/read\"\nargs = [\"cat > read; exec sleep 600\"]\n\
+        params = [{ name = \"p\", type = \"string\" }]\nstdin = \"data\"\n\
+        [[backend.method]]\nname = \"x/given\"\nargs = [\"cat > given; exec sleep 600\", \"sh\", \"{p}\"]\n\
+        params = [{ name = \"p\", type = \"string\", allow_argument = true }]\nstdin = \"data\"\n\
+        [[backend.method]]\nname = \"x/large\"\nargs = [\"cat > large; exec sleep 600\", \"sh\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \
+        \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\", \"{p}\"]\n\
+        params = [{ name = \"p\", type = \"string\", allow_argument = true }]\nstdin = \"data\"\n";
+    let stage = Stage::new(POLICY, methods).await;
+    // The last one is larger than a pipe holds at a time.
+    for (method, secret, most) in [
+        ("read", "hunter2-read".to_owned(), 0),
+        ("given", "hunter2-given".to_owned(), 1),
+        ("large", "hunter2-".repeat(500), 1),
+    ] {
+        let waiting = stage.client.stream::<Value>("tools", &format!("x/{method}"), json!({ "p": secret }));
+        let read = async {
+            while !std::fs::read_to_string(stage.shell.path(method)).is_ok_and(|read| read.contains(&secret)) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        within(LONG, read).await;
+        // Without the test itself, and without the shell that becomes `sleep`.
+        let seen = async {
+            while command_lines().iter().filter(|line| line.contains(&secret)).count() > most {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        within(LONG, seen).await;
+        assert!(command_lines().iter().any(|line| line.contains("backend-child")), "its guard is there");
+        assert!(within(LONG, waiting.cancel()).await);
+    }
     stage.end().await;
 }
 
@@ -175,10 +253,28 @@ fn commands_with_a_mistake_are_refused_with_what_to_do() {
     let list = "params = [{ name = \"x\", type = \"string[]\" }]\n";
     with("", &format!("{list}args = [\"{{x}}\"]")).fails(30, &["`x` must be a string"]);
     with("", "args = [\"}\"]").fails(30, &["write it twice if it is meant literally"]);
+    // A text is an argument only with the operator's word, and then a whole one. Each row alone is said by the unit tests of the rule.
     let text = "params = [{ name = \"x\", type = \"string\" }]\n";
-    let script = format!("{text}args = [\"-c\", \"echo {{x}}\"]");
-    with("", &script).ok();
-    with("command = [\"sh\"]", &script).fails(30, &["`a/b`: parameter `x` would be a part of what `sh` runs", "$1"]);
+    let script = format!("{text}args = [\"-S\", \"sh -c {{x}}\"]");
+    let word = "write `allow_argument = true`";
+    with("command = [\"env\"]", &script)
+        .fails(30, &["`a/b`: parameter `x` is a text", "reads its standard input as data", word]);
+    let allowed = "params = [{ name = \"x\", type = \"string\", allow_argument = true }]\n";
+    with("command = [\"env\"]", &script.replace(text, allowed))
+        .fails(30, &["only a part of an argument", "`--name={x}`"]);
+    with("command = [\"date\"]", &format!("{allowed}args = [\"--date={{x}}\"]")).ok();
+    // What a command reads, it may run: whichever it is, it gets nothing to read without the word.
+    for command in ["sh", "psql", "ssh"] {
+        let command = format!("command = [\"{command}\", \"x\"]");
+        with(&command, text).fails(30, &["parameter `x` does not reach the command", "write `stdin = \"data\"`"]);
+        with(&command, &format!("{text}stdin = \"data\"")).ok();
+    }
+    with("", "stdin = \"code\"").fails(30, &["data"]);
+    shell.write("sealwire.toml", &base);
+    let quick = "serve exec --check --method x(p:string) -- env -S sh{p}";
+    shell.run(quick).fails(30, &["parameter `p` is a text", word]);
+    shell.run("serve exec --check --method x(p:string) --stdin-data -- x").ok();
+    shell.run("serve exec --check --method x(p:string) --allow-argument q -- x").fails(2, &["no such parameter"]);
     with("processes = 2", "").fails(30, &["for kind `stdio`"]);
     with("", "push = true").fails(30, &["for kind `stdio`"]);
     with("prefix = \"p\"", "").fails(30, &["for kind `mcp`"]);

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt as _;
-use sealwire::rpc::Request;
+use sealwire::internal::rpc::Request;
 use sealwire_testkit::python::python;
 use sealwire_testkit::{free_port, root, within};
 use serde_json::{Value, json};
@@ -15,7 +15,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
-use super::stage::{LONG, POLICY, Stage, code, prepared};
+use super::stage::{CODES, LONG, POLICY, Stage, code, prepared};
+use super::stdio::got;
 
 const METHODS: &str = r#"
 [[backend.method]]
@@ -129,7 +130,7 @@ async fn fails(stage: &Stage, method: &str, params: Value) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_command_says_is_for_the_next_caller_and_holds_when_it_fails_later() {
+async fn a_credential_from_a_command_serves_the_next_caller_and_outlives_later_failures() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -213,16 +214,15 @@ async fn an_application_is_called_streamed_and_cancelled_under_a_policy() {
     assert!(!shown.to_string().contains("eyJ"), "no token: {shown}");
     assert_eq!(stage.shell.read("runs").lines().count(), 1, "it is kept");
 
-    // What a server may say about an error, and what it may not.
-    for (given, got) in
-        [(7, 7), (-32602, -32602), (-32603, -32603), (-32001, -32603), (-32004, -32603), (-32010, -32603)]
-    {
-        assert_eq!(fails(&stage, "w/refuse", json!({ "code": given })).await, got, "{given}");
+    // A server's error is handed on as it is, and is never taken for one of Sealwire's own.
+    for given in CODES {
+        let refused = stage.call("w/refuse", json!({ "code": given })).await.unwrap_err();
+        assert!(!refused.is_outcome_unknown(), "{refused}");
+        let refused = refused.remote().unwrap();
+        assert_eq!((refused.code(), refused.profile_code()), (given, None));
+        assert_eq!((refused.message(), refused.data().unwrap().get()), ("not today", r#"{"day":"Monday"}"#));
     }
-    let refused = stage.call("w/refuse", json!({ "code": 7 })).await.unwrap_err();
-    let refused = refused.remote().unwrap();
-    assert_eq!((refused.message(), refused.data().unwrap().get()), ("not today", r#"{"day":"Monday"}"#));
-    assert_eq!(fails(&stage, "w/none", json!({})).await, -32603);
+    assert_eq!(fails(&stage, "w/none", json!({})).await, -32601, "the server does not have it");
 
     // A stream that is the answer to a POST.
     let told: Arc<Mutex<Vec<Request>>> = Arc::default();
@@ -322,7 +322,7 @@ async fn an_application_that_is_killed_is_interrupted_and_found_again() {
 }
 
 /// Answers each request of JSON-RPC with what its method asks for, and closes.
-async fn contrary() -> u16 {
+pub(crate) async fn contrary() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -344,6 +344,8 @@ async fn contrary() -> u16 {
                 let error = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":9,"message":"no"}}}}"#);
                 let large = format!("data: \"{}\"\n\n", "x".repeat(600_000)).repeat(2);
                 let events = "200 OK\r\nContent-Type: text/event-stream";
+                let chunks = "200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked";
+                let part = |n: u8| format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{n}}}\n\n");
                 let json = "200 OK\r\nContent-Type: application/json";
                 let (head, body) = match method {
                     "right" => (json, right),
@@ -368,6 +370,33 @@ async fn contrary() -> u16 {
                     "stream-large" => (events, large.clone() + "data: [DONE]\n\n"),
                     "stream-large-response" => (events, format!("{large}data: {right}\n\n")),
                     "deep" => (json, right.replace("\"there\"", &nested(61))),
+                    // What answers a POST with several responses, as agents of A2A do.
+                    "several" => (events, format!("data: {right}\n\n").repeat(3)),
+                    "SendStreamingMessage" | "posted" => (chunks, chunked(&[&part(1), &part(2), &part(3)], true)),
+                    "posted-one" => (chunks, chunked(&[&part(1)], true)),
+                    "posted-done" => (events, format!("data: {right}\n\ndata: [DONE]\n\n")),
+                    "posted-failed" => (chunks, chunked(&[&part(1), &format!("data: {error}\n\n")], true)),
+                    "posted-notes" => {
+                        let note = "data: {\"jsonrpc\":\"2.0\",\"method\":\"told\"}\n\n";
+                        (chunks, chunked(&[note, &part(1), ":\n\n", &part(2)], true))
+                    }
+                    "posted-json" => (json, right),
+                    // Cut off: between events, within one, and where nothing shows where the end is.
+                    "SubscribeToTask" | "posted-cut" => (chunks, chunked(&[&part(1), &part(2)], false)),
+                    "posted-cut-within" => (chunks, chunked(&[&part(1), part(2).trim_end()], true)),
+                    "posted-unframed" => (events, part(1) + &part(2)),
+                    "posted-nothing" => (chunks, chunked(&[":\n\n"], true)),
+                    "posted-wrong-id" => {
+                        (chunks, chunked(&[&part(1).replace(&format!("\"id\":{id}"), "\"id\":0")], true))
+                    }
+                    "stream-null" => {
+                        (events, format!("data: {}\n\n", error.replace(&format!("\"id\":{id}"), "\"id\":null")))
+                    }
+                    "stream-comments" => (events, ": x\n".repeat(5_000) + "data: [DONE]\n\n"),
+                    "stream-blank" => (events, "\n".repeat(5_000) + "data: [DONE]\n\n"),
+                    "stream-fields" => (events, "id: 1\n\n".repeat(5_000) + "data: [DONE]\n\n"),
+                    "stream-unread" => (events, large.repeat(10) + "data: [DONE]\n\n"),
+                    "stream-marked" => (events, format!("\u{feff}data: \u{feff}{right}\r\n\r\n")),
                     "stream-empty" => (events, "data: [DONE]\n\n".to_owned()),
                     "large" => (json, right.replace("there", &"x".repeat(1 << 20))),
                     _ => return,
@@ -378,6 +407,62 @@ async fn contrary() -> u16 {
         }
     });
     port
+}
+
+/// A body in chunks, with its end or without.
+fn chunked(chunks: &[&str], is_whole: bool) -> String {
+    let all = chunks.iter().map(|chunk| format!("{:x}\r\n{chunk}\r\n", chunk.len()));
+    all.chain(is_whole.then(|| "0\r\n\r\n".to_owned())).collect()
+}
+
+/// docs/backends.md, "Kind `http`".
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn responses_that_answer_a_post_come_whole_or_as_an_error() {
+    let port = contrary().await;
+    // The parts, and how it ends.
+    let table = [
+        ("SendStreamingMessage", vec![1, 2, 3], None),
+        ("posted", vec![1, 2, 3], None),
+        ("posted-one", vec![1], None),
+        ("posted-notes", vec![1, 2], None),
+        ("posted-failed", vec![1], Some(9)),
+        ("SubscribeToTask", vec![1, 2], Some(-32004)),
+        ("posted-cut", vec![1, 2], Some(-32004)),
+        ("posted-cut-within", vec![1], Some(-32004)),
+        ("posted-unframed", vec![1, 2], Some(-32004)),
+        ("posted-nothing", vec![], Some(-32004)),
+        ("posted-wrong-id", vec![], Some(-32004)),
+        // Not said to be a stream: the first must not be taken for all.
+        ("several", vec![], Some(-32004)),
+    ];
+    let names = table.iter().map(|(name, ..)| *name).chain(["posted-json", "posted-done"]);
+    let methods: String = names
+        .map(|name| {
+            let stream = if name.starts_with("posted") { "stream = \"POST\"\n" } else { "" };
+            format!("[[backend.method]]\nname = \"{name}\"\n{stream}")
+        })
+        .collect();
+    let text = format!("[[backend]]\nname = \"x\"\nkind = \"http\"\nurl = \"http://localhost:{port}/\"\n{methods}");
+    let stage = Stage::new(POLICY, &text).await;
+    for (method, parts, end) in table {
+        let mut stream = stage.client.stream::<Value>("tools", method, json!({}));
+        let (mut taken, mut ended) = (Vec::new(), None);
+        while let Some(part) = within(LONG, stream.next()).await {
+            match part {
+                Ok(part) => taken.push(part.as_i64().unwrap()),
+                Err(error) => ended = code(&error),
+            }
+        }
+        assert_eq!((taken, ended), (parts.clone(), end), "{method}");
+        assert_eq!(within(LONG, stream.finish::<Value>()).await.is_ok(), end.is_none(), "{method}");
+        // In one message.
+        let whole = stage.call(method, json!({})).await;
+        let wanted = end.map_or_else(|| Ok(json!(parts)), Err);
+        assert_eq!(whole.map_err(|error| code(&error).unwrap()), wanted, "{method}");
+    }
+    assert_eq!(stage.call("posted-json", json!({})).await.unwrap(), "there");
+    assert_eq!(stage.call("posted-done", json!({})).await.unwrap(), json!(["there"]));
+    stage.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -404,6 +489,12 @@ async fn an_answer_that_is_none_is_an_error_and_costs_its_call_alone() {
         ("stream-large", Err(-32004)),
         ("stream-large-response", Ok(json!("there"))),
         ("deep", Err(-32004)),
+        ("stream-null", Err(9)),
+        ("stream-comments", Err(-32004)),
+        ("stream-blank", Err(-32004)),
+        ("stream-fields", Err(-32004)),
+        ("stream-unread", Err(-32004)),
+        ("stream-marked", Ok(json!("there"))),
         ("stream-empty", Ok(json!([]))),
         ("large", Err(-32004)),
         ("gone", Err(-32004)),
@@ -455,6 +546,7 @@ async fn a_plain_answer_is_whole_and_readable_or_an_error_of_its_call_alone() {
     let events =
         |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{body}");
     let deepest: Value = serde_json::from_str(&nested(60)).unwrap();
+    let own = |members: &str| format!(r#"{{"jsonrpc":"2.0","id":"theirs",{members}}}"#);
     let table = [
         ("right", sized("200 OK", " 12 "), Ok(json!(12))),
         ("twice", sized("200 OK", r#"{"a":1,"a":2}"#), Err(-32004)),
@@ -474,11 +566,39 @@ async fn a_plain_answer_is_whole_and_readable_or_an_error_of_its_call_alone() {
         ("half-refusal", unsized_("404 No", "12"), Err(1)),
         ("text", unsized_("200 OK", "[half"), Err(-32004)),
         ("whole-text", sized("200 OK", "[half"), Ok(json!("[half"))),
+        // JSON-RPC, of which the result is taken.
+        ("one-rpc", sized("200 OK", &own("\"result\":[1]")), Ok(json!([1]))),
+        ("no-rpc", sized("200 OK", "12"), Err(-32004)),
+        ("batch-rpc", sized("200 OK", &format!("[{}]", own("\"result\":1"))), Err(-32004)),
+        ("failed-rpc", sized("200 OK", &own("\"error\":{\"code\":-32050,\"message\":\"no\"}")), Err(-32050)),
+        ("refused-rpc", sized("404 No", &own("\"error\":{\"code\":-32601,\"message\":\"no\"}")), Err(-32601)),
+        ("html-rpc", sized("404 No", "<html>").replace("application/json", "text/html"), Err(-32004)),
+        (
+            "parts-rpc",
+            events(&format!(
+                "data: {}\n\ndata: {}\n\ndata: {}\n\ndata: [DONE]\n\n",
+                own("\"result\":\"\",\"event\":\"start\""),
+                own("\"result\":\"h\""),
+                own("\"result\":\"i\"")
+            )),
+            Ok(json!(["", "h", "i"])),
+        ),
+        ("cut-rpc", events(&format!("data: {}\n\n", own("\"result\":1"))), Err(-32004)),
+        ("words-rpc", events("data: there\n\ndata: [DONE]\n\n"), Err(-32004)),
+        (
+            "error-rpc",
+            events(&format!("data: {}\n\n", own("\"error\":{\"code\":-32002,\"message\":\"no\"}"))),
+            Err(-32002),
+        ),
     ];
     let port = plain(table.iter().map(|(name, answer, _)| (*name, answer.clone())).collect()).await;
     let mut text = format!("[[backend]]\nname = \"x\"\nkind = \"http\"\nurl = \"http://127.0.0.1:{port}/\"\n");
     for (name, ..) in &table {
-        let output = if name.ends_with("text") { "output = \"text\"\n" } else { "" };
+        let output = match name {
+            name if name.ends_with("text") => "output = \"text\"\n",
+            name if name.ends_with("-rpc") => "output = \"jsonrpc\"\n",
+            _ => "",
+        };
         text += &format!("[[backend.method]]\nname = \"{name}\"\n{output}http = {{ path = \"/{name}\" }}\n");
     }
     let stage = Stage::new(POLICY, &text).await;
@@ -496,6 +616,98 @@ async fn a_plain_answer_is_whole_and_readable_or_an_error_of_its_call_alone() {
             refused.code()
         });
         assert_eq!(outcome, *expected, "{name}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_over_http_in_whatever_form_ends_its_call_at_once_with_the_reason() {
+    const JSON: &str = "application/json";
+    let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    let right = "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}";
+    let of = |text: &str| text.as_bytes().to_vec();
+    // The id is one digit here, so that it can be put into bytes.
+    let table: Vec<(&str, Vec<u8>, Result<i32, &str>)> = vec![
+        (JSON, of(right), Ok(1)),
+        ("application/json; charset=utf-8", of(right), Ok(1)),
+        ("application/json-rpc", of(right), Ok(1)),
+        ("application/jsonrequest", of(right), Ok(1)),
+        ("text/json", of(right), Ok(1)),
+        ("application/vnd.x+json", of(right), Ok(1)),
+        (JSON, of(&format!("\u{feff}{right}")), Ok(1)),
+        (JSON, of("{\r\n\"jsonrpc\": \"2.0\",\r\n\"id\": ID,\r\n\"result\": 1\r\n}\r\n"), Ok(1)),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":ID.0,\"result\":1}"), Ok(1)),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":7,\"message\":\"no\"}}"), Ok(7)),
+        ("text/plain", of(right), Err("its content type")),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":NaN}"), Err("no NaN")),
+        (JSON, of("{'jsonrpc': '2.0', 'id': ID, 'result': 1}"), Err("not JSON")),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1,}"), Err("not JSON")),
+        (JSON, of(&format!("{right}{right}")), Err("not JSON")),
+        (JSON, of(""), Err("not JSON")),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":\"ID\",\"result\":1}"), Err("its id is a string")),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"result\":1}"), Err("its id is missing")),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":null,\"result\":1}"), Err("its id is missing")),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":1}"), Err("what was not asked")),
+        (JSON, of(&format!("[{right}]")), Err("what was not asked")),
+        (JSON, of("{\"id\":ID,\"result\":1}"), Err("`jsonrpc`")),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":ID}"), Err("neither")),
+        (
+            JSON,
+            of("{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1,\"error\":{\"code\":1,\"message\":\"\"}}"),
+            Err("neither"),
+        ),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":\"no\"}"), Err("its `error`")),
+        (JSON, of("{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"a\":1,\"a\":2}}"), Err("twice")),
+        (JSON, utf16(right), Err("UTF-16")),
+        (JSON, [b"\xff\xfe".as_slice(), &utf16(right)].concat(), Err("not UTF-8")),
+        (JSON, b"{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":\"\xe9\"}".to_vec(), Err("not UTF-8")),
+    ];
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answers: Vec<(&str, Vec<u8>)> = table.iter().map(|(media, text, _)| (*media, text.clone())).collect();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut text = Vec::new();
+            while !text.ends_with(b"}") {
+                match socket.read_u8().await {
+                    Ok(byte) => text.push(byte),
+                    Err(_) => break,
+                }
+            }
+            let text = String::from_utf8(text).unwrap();
+            let Some(body) = text.split("\r\n\r\n").nth(1) else { continue };
+            let call: Value = serde_json::from_str(body).unwrap();
+            let (id, number) = (call["id"].to_string(), call["params"][0].as_u64().unwrap());
+            let (media, bytes) = &answers[usize::try_from(number).unwrap()];
+            // One character may be one byte or two.
+            let (wide, narrow) = (b"I\0D\0", b"ID");
+            let at = |word: &[u8]| bytes.windows(word.len()).position(|window| window == word);
+            let (place, length, id) = match (at(wide), at(narrow)) {
+                (Some(place), _) => (place, wide.len(), id.encode_utf16().flat_map(u16::to_le_bytes).collect()),
+                (None, Some(place)) => (place, narrow.len(), id.into_bytes()),
+                (None, None) => (0, 0, Vec::new()),
+            };
+            let body = [&bytes[..place], &id, &bytes[place + length..]].concat();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: {media}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            drop(socket.write_all(&[head.as_bytes(), &body].concat()).await);
+        }
+    });
+    let text = format!(
+        "[[backend]]\nname = \"x\"\nkind = \"http\"\nurl = \"http://127.0.0.1:{port}/\"\ntimeout_s = 600\n\
+         [[backend.method]]\nname = \"form\"\n"
+    );
+    let stage = Stage::new(POLICY, &text).await;
+    for (number, (media, bytes, expected)) in table.iter().enumerate() {
+        let shown = format!("{media} {}", String::from_utf8_lossy(bytes));
+        match (expected, got(stage.call("form", json!([number])).await)) {
+            (Ok(result), Ok(given)) => assert_eq!(given, i64::from(*result), "{shown}"),
+            (Ok(own), Err((code, _))) => assert_eq!(code, *own, "{shown}"),
+            (Err(why), Err((code, data))) => assert!(code == -32004 && data.contains(why), "{shown}: {data}"),
+            (Err(why), Ok(given)) => panic!("{shown}: {given}, and not {why}"),
+        }
     }
     stage.end().await;
 }

@@ -1,16 +1,18 @@
-//! Kind `mcp`: servers of both eras of the protocol; approvals of what they offer.
+//! Kind `mcp`: servers of revisions with and without a handshake; approvals of what they offer.
 
+mod forms;
 mod greedy;
 mod http;
 mod known;
+mod lists;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use sealwire::client::ClientError;
-use sealwire::rpc::{Request, RpcError};
+use sealwire::internal::rpc::Request;
+use sealwire::{ClientError, RpcError};
 use sealwire_testkit::python::python;
 use sealwire_testkit::{root, within};
 use serde_json::{Value, json};
@@ -22,7 +24,7 @@ use crate::process::says;
 fn backend(python: &Path, era: &str) -> String {
     let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
     format!(
-        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\nsend_caller = true\n\
+        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\nsend_caller = true\nresources = true\nprompts = true\n\
          command = [\"{}\", \"-B\", \"{}\", \"{era}\", \"server.log\"]\n\
          [[backend.method]]\nname = \"later\"\ntool = \"später\"\n",
         python.display(),
@@ -77,7 +79,7 @@ async fn is_behind_the_bus(era: &str) {
                   when.params.count = { min = 100 }\n";
     let stage = Stage::new(policy, &backend(python, era)).await;
 
-    // Nothing is approved yet, and resources and prompts need no approval.
+    // Nothing is approved yet, and resources need no approval.
     let first = refused(stage.call("t/add", json!({ "a": 1, "b": 2 })).await);
     assert_eq!((first.0, first.2), (-32004, json!({ "tool": "new" })));
     let offered = stage.client.discover("tools").await.unwrap();
@@ -85,14 +87,20 @@ async fn is_behind_the_bus(era: &str) {
     assert!(offered.contains(&"t/prompts/get") && !offered.contains(&"t/add"), "nobody reads it yet: {offered:?}");
     let read = stage.call("t/resources/read", json!({ "uri": "test://one" })).await.unwrap();
     assert_eq!(read["contents"], json!([{ "uri": "test://one", "text": "the first" }]));
-    assert_eq!(refused(stage.call("t/resources/read", json!({ "uri": "test://two" })).await).0, -32602);
+    // Each revision has a code of its own for it.
+    let missing = if era == "modern" { -32602 } else { -32002 };
+    assert_eq!(refused(stage.call("t/resources/read", json!({ "uri": "test://two" })).await).0, missing);
     assert_eq!(refused(stage.call("t/resources/read", json!({ "uri": "test://one", "x": 1 })).await).0, -32602);
-    let prompt = stage.call("t/prompts/get", json!({ "name": "p", "arguments": { "topic": "cats" } })).await.unwrap();
-    assert_eq!(prompt["messages"][0]["content"]["text"], "cats");
+    let get = |name: &str| json!({ "name": name, "arguments": { "topic": "cats" } });
+    let unread = refused(stage.call("t/prompts/get", get("p")).await);
+    assert_eq!((unread.0, unread.2), (-32004, json!({ "prompt": "new" })));
+    assert_eq!(stage.call("t/prompts/list", json!({})).await.unwrap(), json!({ "prompts": [] }));
+    assert_eq!(refused(stage.call("t/prompts/get", get("none")).await).0, -32602);
+    assert_eq!(refused(stage.call("t/prompts/get", json!({ "name": 1 })).await).0, -32602);
     let mut changes = stage.client.subscribe::<Value>("tools", "tools/changes", json!([]));
     // One call later, the subscription is in place.
-    stage.call("t/prompts/get", json!({ "name": "p", "arguments": { "topic": "" } })).await.unwrap();
-    stage.shell.run("tools approve --yes").ok().says("19 approved");
+    stage.call("t/prompts/list", json!({})).await.unwrap();
+    stage.shell.run("tools approve --yes").ok().says("20 approved");
     assert_eq!(stage.shell.mode("tools.lock.toml"), 0o644, "a service may run as another user");
     let told = async {
         loop {
@@ -104,6 +112,11 @@ async fn is_behind_the_bus(era: &str) {
     };
     within(LONG, told).await;
     assert!(within(LONG, changes.cancel()).await);
+
+    let prompt = approved(&stage, "t/prompts/get", get("p")).await;
+    assert_eq!(prompt["messages"][0]["content"]["text"], "cats");
+    let listed = stage.call("t/prompts/list", json!({})).await.unwrap();
+    assert_eq!(listed["prompts"][0]["arguments"], json!([{ "name": "topic", "required": true }]));
 
     // Arguments are checked by the policy, and by the schema.
     assert_eq!(approved(&stage, "t/echo", json!({ "text": "hi", "count": 2 })).await, text(&["hi", "hi"]));
@@ -132,8 +145,9 @@ async fn is_behind_the_bus(era: &str) {
         refused(stage.call("t/refuse", json!({})).await),
         (7, "not today".to_owned(), json!({ "day": "Monday" }))
     );
-    // A server cannot use an error code that is reserved for Sealwire's own checks.
-    assert_eq!(refused(stage.call("t/pose", json!({})).await).0, -32603);
+    // A code of a server is not taken for one of Sealwire's own.
+    let posed = stage.call("t/pose", json!({})).await.unwrap_err();
+    assert_eq!(posed.remote().map(|error| (error.code(), error.profile_code())), Some((-32004, None)));
     assert_eq!(refused(stage.call("t/later", json!({})).await).0, -32602, "the server does not know it");
     let far = refused(stage.call("t/far", json!({ "x": 1 })).await);
     assert_eq!(far.0, -32004, "its schema is elsewhere");
@@ -221,7 +235,8 @@ fn conforms(log: &str, era: &str) {
         assert!(wrong.is_empty(), "{line}\n{wrong:?}");
         methods.extend(message["method"].as_str().map(str::to_owned));
     }
-    let expected = ["tools/list", "tools/call", "resources/read", "prompts/get", "notifications/cancelled"];
+    let expected =
+        ["tools/list", "tools/call", "resources/read", "prompts/list", "prompts/get", "notifications/cancelled"];
     assert!(expected.iter().all(|method| methods.contains(*method)), "{methods:?}");
 }
 
@@ -233,7 +248,8 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         let mut stage = Stage::new(POLICY, &(backend(python, era) + mistyped)).await;
         says(&mut stage.stderr, "the server has no tool `addd`, which the configuration names `sum`").await;
         assert!(!stage.stderr.borrow().contains("no tool `später`"));
-        stage.shell.run("tools list").ok().says("new       server: echo").says("unusable  server: far");
+        stage.shell.run("tools list").ok().says("new       server: echo").says("new       server: p (prompt)");
+        stage.shell.run("tools list").ok().says("unusable  server: far");
         stage.shell.run("tools list").ok().says("`t/resources/read` is a method of the protocol");
         stage.shell.run("tools diff --exit-code").fails_with(13, "new tool `echo` of `server`");
         stage.shell.run("tools approve").fails(2, &["nobody can be asked", "--yes"]);
@@ -250,14 +266,20 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         stage.shell.run("tools approve --tool echo --yes").ok().says("1 approved");
         approved(&stage, "t/echo", json!({ "text": "hi" })).await;
         assert_eq!(refused(stage.call("t/add", json!({ "a": 1, "b": 2 })).await).0, -32004);
+        stage.shell.run("tools approve --prompt echo --yes").fails(30, &["no server has a prompt `echo`"]);
+        stage.shell.run("tools approve --prompt p --yes").ok().says("1 approved");
+        stage.shell.run("tools diff").ok().says("new tool `add` of `server`");
         stage.shell.run("tools approve --yes").ok().says("18 approved");
         approved(&stage, "t/add", json!({ "a": 1, "b": 2 })).await;
-        stage.shell.run("tools diff --exit-code").ok().says("everything is approved");
+        stage.shell.run("tools diff --exit-code").ok().says("everything else is approved; 2 entries cannot be used");
 
         stage.call("t/grow", json!({})).await.unwrap();
         // At once: calls after the server's notification are judged by its new definitions.
         let off = refused(stage.call("t/echo", json!({ "text": "hi" })).await);
         assert_eq!((off.0, off.2), (-32004, json!({ "tool": "changed" })));
+        let off = refused(stage.call("t/prompts/get", json!({ "name": "p" })).await);
+        assert_eq!((off.0, off.2), (-32004, json!({ "prompt": "changed" })));
+        assert_eq!(stage.call("t/prompts/list", json!({})).await.unwrap(), json!({ "prompts": [] }));
         // Until it has answered, no tool can be called; everything else goes on.
         stage.call("t/spoil", json!({})).await.unwrap();
         let off = refused(stage.call("t/add", json!({ "a": 1, "b": 2 })).await);
@@ -271,10 +293,15 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
             "+ /description: \"It can echo.\\u{200b}\"",
             "- /inputSchema/properties/count: {\"type\":\"integer\"}",
             "+ /inputSchema/properties/loud: {\"type\":\"boolean\"}",
+            "changed prompt `p` of `server`",
+            "- /description: \"It can write.\"",
+            "+ /description: \"It can write anything.\"",
         ] {
             assert!(diff.contains(line), "{line}\n{diff}");
         }
-        stage.shell.run("tools approve --yes").ok().says("1 approved");
+        stage.shell.run("tools approve --yes").ok().says("2 approved");
+        let topic = json!({ "name": "p", "arguments": { "topic": "dogs" } });
+        assert_eq!(approved(&stage, "t/prompts/get", topic).await["messages"][0]["content"]["text"], "dogs");
         let loud = json!({ "text": "hi", "loud": true });
         assert_eq!(approved(&stage, "t/echo", loud).await, text(&["hi"]));
         assert_eq!(refused(stage.call("t/echo", json!({ "text": "hi" })).await).0, -32602, "by the new schema");
@@ -286,7 +313,7 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         assert_eq!(stage.call("t/add", json!({ "a": 1, "b": 2 })).await.unwrap(), json!({ "sum": 3 }));
         stage.shell.run("tools list").fails(30, &["sealwire tools approve"]);
         // Nor is one that others can write. Once they cannot, it is, and a withdrawn approval ends.
-        let echo = lock.find("[server.echo]").unwrap();
+        let echo = lock.find("[server.tool.echo]").unwrap();
         let after = lock[echo + 1..].find("\n[server.").map_or(lock.len(), |next| echo + 1 + next);
         stage.shell.write("tools.lock.toml", &format!("{}{}", &lock[..echo], &lock[after..]));
         let mode = |mode: u32| {

@@ -1,5 +1,7 @@
 """A program that knows nothing of Sealwire: JSON-RPC 2.0, an object a line. Well-behaved, or not, as it is asked."""
 
+import codecs
+import io
 import json
 import os
 import random
@@ -44,6 +46,15 @@ def ask(id, params):
     say({"method": "which", "params": {"of": [1, 2]}, "id": "q1"})
     answered.wait(20)
     say({"id": id, "result": answers["q1"][1]})
+
+
+def put(id, params):
+    """A question of any name, and what came of it."""
+    answered = threading.Event()
+    answers["q3"] = [answered, None]
+    say({"method": params[0], "params": {"id": id}, "id": "q3"})
+    answered.wait(20)
+    say({"id": id, "result": answers["q3"][1]})
 
 
 def quiz(id, params):
@@ -145,8 +156,24 @@ def run(message):
         say({"id": id, "result": params})
     elif method == "raw":
         raw('{"jsonrpc": "2.0", "id": %d, "result": %s}\n' % (id, params["text"]))
+    elif method == "form":
+        # The bytes are text in which `ID` stands for the id.
+        with lock:
+            sys.stdout.buffer.write(params["text"].replace("ID", str(id)).encode(params.get("encoding", "utf-8"), "surrogateescape"))
+            sys.stdout.flush()
+    elif method == "burst":
+        text = "".join(json.dumps({"jsonrpc": "2.0", "method": "rpc.part", "params": {"id": id, "result": n}}) + "\n" for n in range(params[0]))
+        raw(text)
+        say({"id": id, "result": params[0]})
+    elif method == "deluge":
+        say({"method": "tick", "params": {"n": 0}})
+        raw('{"jsonrpc": "2.0", "method": "tick", "params": {"n": 1}}\n' * params[0])
+        say({"id": id, "result": params[0]})
+    elif method == "split":
+        # How a reader that ends lines wherever Unicode does has read the request.
+        say({"id": id, "result": [len(line.splitlines()), len(list(codecs.getreader("utf-8")(io.BytesIO(line.encode()))))]})
     elif method == "refuse":
-        say({"error": {"code": 42, "message": "not today", "data": {"day": "Monday"}}, "id": id})
+        say({"error": {"code": params[0] if params else 42, "message": "not today", "data": {"day": "Monday"}}, "id": id})
     elif method == "who":
         say({"id": id, "result": message.get("caller")})
     elif method == "env":
@@ -180,7 +207,7 @@ def run(message):
     elif method == "wait":
         held.append(id)
         say({"method": "rpc.part", "params": {"id": id, "result": "waiting"}})
-    elif method in ("later", "job", "ask", "forked", "leak", "files", "noise", "garbage", "flood", "parts", "usurp"):
+    elif method in ("later", "job", "ask", "put", "forked", "leak", "files", "noise", "garbage", "flood", "parts", "usurp"):
         threading.Thread(target=globals()[method], args=(id, params), daemon=True).start()
     else:
         say({"error": {"code": -32601, "message": "Method not found"}, "id": id})
@@ -196,5 +223,5 @@ for line in sys.stdin:
         run(message)
     else:
         answered = answers[message["id"]]
-        answered[1] = message.get("result")
+        answered[1] = message.get("result", message.get("error"))
         answered[0].set()

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sealwire::client::{Client, ClientError, Credentials};
+use sealwire::{Client, ClientError, Credentials};
 use sealwire_testkit::{NatsServer, root, within};
 use serde_json::Value;
 use tokio::process::Child;
@@ -22,11 +22,20 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) fn server_of_mcp(python: &Path) -> String {
     let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
     format!(
-        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
+        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\nresources = true\nprompts = true\n\
+         command = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
         python.display(),
         server.display()
     )
 }
+
+/// Codes that an application may use, whatever they mean elsewhere: those of JSON-RPC 2.0, of SPEC.md §14, of A2A and MCP, both ends of the
+/// reserved range, and some that nobody has taken.
+pub(crate) const CODES: [i32; 40] = [
+    -32700, -32600, -32601, -32602, -32603, -32000, -32001, -32002, -32003, -32004, -32005, -32006, -32007, -32008,
+    -32009, -32010, -32011, -32012, -32013, -32014, -32015, -32016, -32017, -32018, -32019, -32020, -32021, -32022,
+    -32042, -32050, -32099, -32100, -32768, -32769, -31999, -1, 1, 7, 1001, 32001,
+];
 
 pub(crate) struct Stage {
     pub(crate) shell: Shell,
@@ -121,12 +130,22 @@ impl Stage {
     }
 
     /// Ends the service in order.
-    pub(crate) async fn end(mut self) -> String {
+    pub(crate) async fn end(self) -> String {
+        self.over().await.0
+    }
+
+    /// The same, and gives back the broker and the folder, for another service there.
+    pub(crate) async fn stopped(self) -> (NatsServer, Shell) {
+        let (_, server, shell) = self.over().await;
+        (server, shell)
+    }
+
+    async fn over(mut self) -> (String, NatsServer, Shell) {
         crate::process::send(crate::process::SIGTERM, self.service.id().unwrap());
         let status = within(LONG, self.service.wait()).await.unwrap();
         let said = crate::process::whole(&mut self.stderr).await;
         assert!(status.success(), "{status}: {said}");
-        said
+        (said, self.server, self.shell)
     }
 }
 

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use sealwire::rpc::{Request, RpcError};
+use sealwire::RpcError;
+use sealwire::internal::rpc::Request;
 use sealwire_testkit::NatsServer;
 use sealwire_testkit::python::python;
 use sealwire_testkit::within;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::stage::{LONG, POLICY, Stage, code, prepared};
-use crate::process::{SIGKILL, says, send};
+use super::stage::{CODES, LONG, POLICY, Stage, code, prepared};
+use crate::process::{SIGKILL, heard, says, send};
 
 /// The program with these methods; `name` on the bus is `t/name`.
 fn backend(python: &Path, more: &str, methods: &[&str]) -> String {
@@ -78,8 +79,15 @@ async fn the_tools_of_a_program_are_methods_under_policies() {
     let refused = refused.remote().unwrap();
     assert_eq!((refused.code(), refused.message()), (42, "not today"));
     assert_eq!(refused.data().unwrap().get(), r#"{"day": "Monday"}"#);
-    // A program cannot use an error code that is reserved for Sealwire's own checks.
-    assert_eq!(code(&stage.call("t/nothing", json!([])).await.unwrap_err()), Some(-32603));
+    // Nor is any other code of a program taken for one of Sealwire's own.
+    assert_eq!(stage.call("t/nothing", json!([])).await.unwrap_err().remote().unwrap().profile_code(), None);
+    for given in CODES {
+        let refused = stage.call("t/refuse", json!([given])).await.unwrap_err();
+        assert!(!refused.is_outcome_unknown(), "{refused}");
+        let refused = refused.remote().unwrap();
+        assert_eq!((refused.code(), refused.profile_code(), refused.message()), (given, None, "not today"));
+        assert_eq!(refused.data().unwrap().get(), r#"{"day": "Monday"}"#);
+    }
     let caller = json!({ "agent": "planner", "subject": "planner" });
     assert_eq!(stage.call("t/who", json!([])).await.unwrap(), caller);
     let env = stage.call("t/env", json!([])).await.unwrap();
@@ -155,6 +163,199 @@ async fn an_answer_that_is_none_ends_its_call_at_once_and_costs_no_other() {
     stage.end().await;
 }
 
+/// Answers in forms seen in the wild, and what the one call in progress gets: a result, the program's own error, or -32004 with this word
+/// for the caller. `ID` is its id.
+const FORMS: [(&str, &str, Result<i32, &str>); 31] = [
+    ("a mark ahead", "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}\n", Ok(1)),
+    ("CR LF", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}\r\n", Ok(1)),
+    ("CR", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}\r", Ok(1)),
+    ("spread", "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": ID,\n  \"result\": 1\n}\n", Ok(1)),
+    ("spread, CR LF", "{\r\n  \"id\": ID,\r\n  \"result\": 1, \"jsonrpc\": \"2.0\"\r\n}\r\n", Ok(1)),
+    ("noise ahead", "{ starting\nready {\n{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}\n", Ok(1)),
+    (
+        "a log line ahead",
+        "{\"level\":\"error\",\"error\":\"x\"}\n{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}\n",
+        Ok(1),
+    ),
+    ("float id", "{\"jsonrpc\":\"2.0\",\"id\":ID.0,\"result\":1}\n", Ok(1)),
+    ("batch", "[{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}]\n", Ok(1)),
+    (
+        "batch with what was not asked",
+        "[{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":0},{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}]\n",
+        Ok(1),
+    ),
+    ("error without id", "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":7,\"message\":\"no\"}}\n", Ok(7)),
+    ("NaN", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":NaN}\n", Err("no NaN")),
+    ("Infinity", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":[-Infinity]}\n", Err("no NaN and no Infinity")),
+    ("single quotes", "{'jsonrpc': '2.0', 'id': ID, 'result': None}\n", Err("not JSON")),
+    ("trailing comma", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1,}\n", Err("not JSON")),
+    ("comment", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1} # done\n", Err("not JSON")),
+    (
+        "cut off",
+        "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":\"x}\n{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":1}\n",
+        Err("not JSON"),
+    ),
+    ("spread and wrong", "{\n\"jsonrpc\": \"2.0\",\n\"id\": ID,\n\"result\": NaN\n}\n", Err("no NaN")),
+    ("text id", "{\"jsonrpc\":\"2.0\",\"id\":\"ID\",\"result\":1}\n", Err("its id is a string")),
+    (
+        "text id, error",
+        "{\"jsonrpc\":\"2.0\",\"id\":\"ID\",\"error\":{\"code\":1,\"message\":\"\"}}\n",
+        Err("its id is a string"),
+    ),
+    ("no id", "{\"jsonrpc\":\"2.0\",\"result\":1}\n", Err("its id is missing")),
+    ("null id", "{\"jsonrpc\":\"2.0\",\"id\":null,\"result\":1}\n", Err("its id is missing")),
+    ("list id", "{\"jsonrpc\":\"2.0\",\"id\":[ID],\"result\":1}\n", Err("its id is missing")),
+    ("no version", "{\"id\":ID,\"result\":1}\n", Err("`jsonrpc`")),
+    ("version 1", "{\"jsonrpc\":\"1.0\",\"id\":ID,\"result\":1}\n", Err("`jsonrpc`")),
+    ("version 1.0, all", "{\"id\":ID,\"result\":1,\"error\":null}\n", Err("`jsonrpc`")),
+    ("both", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1,\"error\":{\"code\":1,\"message\":\"\"}}\n", Err("neither")),
+    ("neither", "{\"jsonrpc\":\"2.0\",\"id\":ID}\n", Err("neither")),
+    ("bad error", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":\"no\"}\n", Err("its `error`")),
+    ("twice", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"a\":1,\"a\":2}}\n", Err("twice")),
+    ("half a pair", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":\"\\ud800\"}\n", Err("not Unicode")),
+];
+
+/// What a call got of an answer in some form.
+pub(super) fn got(outcome: Result<Value, sealwire::ClientError>) -> Result<i64, (i32, String)> {
+    match outcome {
+        Ok(result) => Ok(result.as_i64().unwrap()),
+        Err(error) => {
+            let refused = error.remote().unwrap_or_else(|| panic!("{error}"));
+            let data = refused.data().map(|data| data.get().to_owned()).unwrap_or_default();
+            Err((refused.code(), data))
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_in_whatever_form_ends_its_call_at_once_with_the_reason() {
+    let Some(python) = python() else { return };
+    // Far longer than the test waits.
+    let text = backend(python, "timeout_s = 600", &["form", "wait", "echo"]).replace(", \"--ticks\"", "");
+    let mut stage = Stage::new(POLICY, &text).await;
+    let encoded = ["utf-16-le", "utf-16-be", "utf-16"].map(|encoding| {
+        let text = "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":1}\n";
+        (encoding, json!({ "text": text, "encoding": encoding }), Err("it is UTF-16"))
+    });
+    let bytes = "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":\"\u{e9}\"}\n";
+    let latin = ("latin", json!({ "text": bytes, "encoding": "latin-1" }), Err("it is not UTF-8"));
+    let forms = FORMS.iter().map(|(name, text, expected)| (*name, json!({ "text": text }), *expected));
+    for (name, params, expected) in forms.chain(encoded).chain([latin]) {
+        let outcome = got(stage.call("t/form", params).await);
+        match (expected, outcome) {
+            (Ok(result), Ok(given)) => assert_eq!(given, i64::from(result), "{name}"),
+            (Ok(own), Err((code, _))) => assert_eq!(code, own, "{name}"),
+            (Err(why), Err((code, data))) => assert!(code == -32004 && data.contains(why), "{name}: {code} {data}"),
+            (Err(why), Ok(given)) => panic!("{name}: {given}, and not {why}"),
+        }
+    }
+    // With two calls in progress, what names its call still ends it, and what does not belongs to neither.
+    let mut other = stage.client.stream::<Value>("tools", "t/wait", json!([]));
+    assert_eq!(within(LONG, other.next()).await.unwrap().unwrap(), "waiting");
+    for (name, text, expected) in FORMS {
+        let names = text.contains("ID");
+        let right = "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":99}\n";
+        let text = if names && name != "list id" { text.to_owned() } else { format!("{text}{right}") };
+        let outcome = got(stage.call("t/form", json!({ "text": text })).await);
+        match (expected, outcome) {
+            (_, Ok(99)) => assert!(!names || name == "list id", "{name}"),
+            (Ok(result), Ok(given)) => assert_eq!(given, i64::from(result), "{name}"),
+            (Err(why), Err((code, data))) => assert!(names && code == -32004 && data.contains(why), "{name}: {data}"),
+            (expected, outcome) => panic!("{name}: {expected:?} {outcome:?}"),
+        }
+    }
+    // A line of a log may have the id of a call, chosen by some caller.
+    let log =
+        "{\"level\":\"info\",\"id\":ID}\n{'user': 'x', 'id': ID}\n{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":99}\n";
+    assert_eq!(got(stage.call("t/form", json!({ "text": log })).await), Ok(99));
+    says(&mut stage.stderr, "an answer whose id is null, while not exactly one call is in progress").await;
+    says(&mut stage.stderr, "an answer without an id, while not exactly one call is in progress").await;
+    assert!(within(LONG, other.cancel()).await);
+    let said = stage.end().await;
+    assert!(said.contains("its answer cannot be used"), "the operator reads why: {said}");
+    assert!(!said.contains("the program is not running"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_one_line_for_every_reader() {
+    let Some(python) = python() else { return };
+    let stage = Stage::new(POLICY, &backend(python, "", &["split", "echo"])).await;
+    let odd = "\u{b}\u{c}\u{1c}\u{1d}\u{1e}\u{85}\u{2028}\u{2029}\r\n\0\u{feff}\u{1f}\u{7f}";
+    let params = json!({ odd: [odd] });
+    assert_eq!(stage.call("t/split", params.clone()).await.unwrap(), json!([1, 1]));
+    assert_eq!(stage.call("t/echo", params.clone()).await.unwrap(), params);
+    // However the caller writes it.
+    let raw = RawValue::from_string("{\"a\":\"\u{2028}\\u2028\u{2029}\u{85}\"\r\n}".to_owned()).unwrap();
+    assert_eq!(within(LONG, stage.client.call::<Value>("tools", "t/split", &raw)).await.unwrap(), json!([1, 1]));
+    assert_eq!(
+        within(LONG, stage.client.call::<Value>("tools", "t/echo", &raw)).await.unwrap(),
+        json!({ "a": "\u{2028}\u{2028}\u{2029}\u{85}" })
+    );
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_prints_many_parts_at_once_waits_for_its_caller() {
+    let Some(python) = python() else { return };
+    let stage =
+        Stage::new(POLICY, &backend(python, "", &["burst", "echo", "deluge"]).replace(", \"--ticks\"", "")).await;
+    for count in [400_u64, 3_000] {
+        let mut parts = stage.client.stream::<u64>("tools", "t/burst", json!([count]));
+        for number in 0..count {
+            assert_eq!(within(LONG, parts.next()).await.unwrap().unwrap(), number);
+        }
+        assert_eq!(within(LONG, parts.finish::<u64>()).await.unwrap(), count);
+    }
+    // A caller that looks away for a while gets them, too: nobody else is held up by it.
+    let mut parts = stage.client.stream::<u64>("tools", "t/burst", json!([20_000]));
+    assert_eq!(within(LONG, parts.next()).await.unwrap().unwrap(), 0);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for number in 1..20_000 {
+        assert_eq!(within(LONG, parts.next()).await.unwrap().unwrap(), number);
+    }
+    assert_eq!(within(LONG, parts.finish::<u64>()).await.unwrap(), 20_000);
+    // A caller that takes no parts costs nothing of that.
+    assert_eq!(stage.call("t/burst", json!([2_000])).await.unwrap(), 2_000);
+    let said = stage.end().await;
+    assert!(!said.contains("too slowly") && !said.contains("the program is not running"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_pushes_without_end_is_read_slowly_and_not_ended() {
+    let Some(python) = python() else { return };
+    let text = backend(python, "", &["deluge", "echo"]).replace(", \"--ticks\"", "")
+        + "[[backend.method]]\nname = \"t/ticks\"\ntool = \"tick\"\npush = true\n";
+    let mut stage = Stage::new(POLICY, &text).await;
+    let began = Instant::now();
+    assert_eq!(stage.call("t/deluge", json!([12_000])).await.unwrap(), 12_000);
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    says(&mut stage.stderr, "more than 5000 things a second").await;
+    assert_eq!(stage.call("t/echo", json!([1])).await.unwrap(), json!([1]));
+    let said = stage.end().await;
+    assert!(!said.contains("the program is not running"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_ignores_its_end_is_gone_within_a_second_of_its_service() {
+    let text = "[[backend]]\nname = \"a\"\nkind = \"stdio\"\ncommand = [\"sh\", \"-c\", \"trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done\"]\n\
+                [[backend.method]]\nname = \"a/b\"\n";
+    // On a machine under load, one of three must do.
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        let mut stage = Stage::new(POLICY, text).await;
+        let pid = super::exec::written(&stage, "pid").await;
+        send(SIGKILL, stage.service.id().unwrap());
+        let began = Instant::now();
+        gone(pid).await;
+        within(LONG, stage.service.wait()).await.unwrap();
+        took.push(began.elapsed());
+        if took.last().is_some_and(|took| *took < Duration::from_secs(1)) {
+            return;
+        }
+    }
+    panic!("{took:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_that_breaks_off_is_started_again_and_the_service_goes_on() {
     let Some(python) = python() else { return };
@@ -215,6 +416,33 @@ async fn a_call_that_was_given_up_may_stay_unanswered_and_a_program_that_hangs_i
     let found = tokio::time::timeout(LONG, again).await.is_ok();
     assert!(found, "{}", *stage.stderr.borrow());
     stage.end().await;
+}
+
+/// The three questions that clients of MCP answer, and one that only callers know who know the program.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_asks_for_models_and_folders_only_where_it_may() {
+    let Some(python) = python() else { return };
+    let names = ["elicitation/create", "sampling/createMessage", "roots/list", "which"];
+    for (may_ask, reach) in [
+        ("", [true, false, false, true]),
+        ("may_ask = []", [false, false, false, true]),
+        ("may_ask = [\"sampling\"]", [false, true, false, true]),
+        ("may_ask = [\"roots\", \"elicitation\"]", [true, false, true, true]),
+    ] {
+        let stage = Stage::new(POLICY, &backend(python, may_ask, &["put"])).await;
+        for (name, reaches) in names.into_iter().zip(reach) {
+            let asked = stage
+                .client
+                .request("tools")
+                .on_ask(|question: Request| async move { Ok::<_, RpcError>(json!({ "asked": question.method })) });
+            let mut asked = asked.stream::<Value>("t/put", json!([name]));
+            assert!(within(LONG, asked.next()).await.is_none());
+            let answer = within(LONG, asked.finish::<Value>()).await.unwrap();
+            assert_eq!(answer["asked"] == name, reaches, "{may_ask} {name} {answer}");
+            assert_eq!(answer["code"] == 1, !reaches, "{may_ask} {name} {answer}");
+        }
+        stage.end().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -316,7 +544,7 @@ async fn an_agent_with_hundreds_of_slow_calls_keeps_nobody_else_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_program_prints_grows_and_leaves_behind_is_bounded() {
+async fn output_memory_and_leftovers_of_a_program_are_bounded() {
     let Some(python) = python() else { return };
     let methods = ["echo", "noise", "garbage", "flood", "parts", "forked", "leak", "files", "usurp"];
     let text = backend(python, "memory_mib = 256\nopen_files = 64", &methods);
@@ -434,6 +662,48 @@ async fn one_program_is_served_without_a_description_in_the_file() {
     stage.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_says_why_a_program_does_not_start() {
+    let server = NatsServer::start().await;
+    let shell = prepared(&server.url(), POLICY, "");
+    let base = shell.read("sealwire.toml");
+    for (name, text, mode) in [
+        ("no-interpreter", "#!/nowhere/at/all\n", 0o755),
+        ("no-program", "\u{1}\n", 0o755),
+        ("plain", "#!/bin/sh\n", 0o644),
+    ] {
+        shell.write(name, text);
+        shell.set_mode(name, mode);
+    }
+    for (command, said) in [
+        (r#"["nowhere-at-all"]"#, "`nowhere-at-all` is not found in PATH"),
+        (r#"["./nowhere"]"#, "`./nowhere`: No such file"),
+        (r#"["./plain"]"#, "`./plain` is not executable"),
+        (r#"["./no-interpreter"]"#, "names an interpreter in its first line"),
+        (r#"["./no-program"]"#, "is no program, nor a script"),
+        (
+            r#"["sh", "-c", "echo trouble >&2; echo 'Error: no module x' >&2; exit 1"]"#,
+            "code 1; its last words: trouble | Error: no module x",
+        ),
+        (r#"["sh", "-c", "echo hurt >&2; kill -9 $$"]"#, "signal 9; its last words: hurt"),
+        (r#"["sh", "-c", "echo fine >&2; exit 0"]"#, "it has ended with code 0"),
+        ("[\"sh\"]\ndir = \"gone\"", "there is no folder"),
+    ] {
+        let backend = format!(
+            "[[backend]]\nname = \"a\"\nkind = \"stdio\"\ncommand = {command}\n[[backend.method]]\nname = \"a/b\"\n"
+        );
+        shell.write("sealwire.toml", &format!("{base}{backend}"));
+        let mut service = crate::process::spawn(&shell, &["serve"]);
+        let mut stderr = heard(service.stderr.take().unwrap());
+        says(&mut stderr, "the program is not running").await;
+        let told = stderr.borrow().clone();
+        let reason = told.lines().find(|line| line.contains("the program is not running")).unwrap();
+        assert!(reason.contains(said), "{command}: {told}");
+        send(SIGKILL, service.id().unwrap());
+        within(LONG, service.wait()).await.unwrap();
+    }
+}
+
 #[test]
 fn descriptions_with_a_mistake_are_refused_with_what_to_do() {
     let shell = prepared("nats://127.0.0.1:4222", POLICY, "");
@@ -447,6 +717,19 @@ fn descriptions_with_a_mistake_are_refused_with_what_to_do() {
     let stdio = "[[backend]]\nname = \"a\"\nkind = \"stdio\"\n";
     let method = "[[backend.method]]\nname = \"a/b\"\n";
     with(&format!("{stdio}command = [\"x\"]\n{method}")).ok();
+    // What cannot be started here is said, and is no mistake: it may be elsewhere.
+    for (command, said) in [
+        ("[\"nowhere-at-all\"]", "warning: backend `a`: `nowhere-at-all` is not found in PATH"),
+        ("[\"./nowhere\"]", "`./nowhere`: No such file"),
+        ("[\"/etc/passwd\"]", "`/etc/passwd` is not executable"),
+        ("[\"sh\"]\ndir = \"nowhere\"", "there is no folder"),
+        ("[\"sh\"]\nenv = { PATH = \"/nowhere\" }", "`sh` is not found in PATH"),
+        ("[\"sh\"]", ""),
+    ] {
+        let checked = with(&format!("{stdio}command = {command}\n{method}"));
+        let told = checked.ok().stderr;
+        assert!(told.contains(said) && (!said.is_empty() || !told.contains("warning")), "{command}: {told}");
+    }
     with(stdio).fails(30, &["backend `a`: `command` names no program"]);
     with(&format!("{stdio}command = [\"x\"]\n")).fails(30, &["`[[backend.method]]`"]);
     with(&format!("{stdio}comand = [\"x\"]\n")).fails(30, &["sealwire.toml`, line", "unknown member"]);

@@ -114,7 +114,7 @@ async fn forge(mallory: Client, subject: &'static str, genuine: async_nats::Mess
 
 /// A genuine answer, signed for a question from a tool.
 async fn genuine(tools: &Client) -> async_nats::Message {
-    let nonce = sealwire::auth::Nonce::random().to_text();
+    let nonce = sealwire::internal::wire::Nonce::random().to_text();
     within(SOON, tools.request("$SRV.PING.demo", nonce.into())).await.unwrap()
 }
 

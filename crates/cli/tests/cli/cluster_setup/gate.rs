@@ -39,7 +39,7 @@ impl Gate {
         match user.split_once(' ') {
             Some((kind @ ("service" | "guard"), name)) => self.shell.read(&format!("{name}/{kind}.nkey")),
             _ if user == "tools" => self.shell.read("operator/tools.nkey"),
-            _ if ["planner", "door"].contains(&user) => agent(user),
+            _ if ["planner", "gateway"].contains(&user) => agent(user),
             _ => agent("operator"),
         }
     }

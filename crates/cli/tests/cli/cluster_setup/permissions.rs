@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions};
 use futures_util::StreamExt as _;
-use sealwire::auth::{Confirmation, IssueRequest, TokenIssuer};
-use sealwire::client::Credentials;
-use sealwire::wire::{Audience, RequestSigner};
-use sealwire::{Clock as _, Name, SystemClock};
+use sealwire::internal::auth::{Confirmation, IssueRequest, TokenIssuer};
+use sealwire::internal::wire::{Audience, RequestSigner};
+use sealwire::{Clock as _, Credentials, Name, SystemClock};
 use serde_json::{Value, json};
 
 use super::gate::{Gate, is_permitted, owned};
@@ -65,7 +64,7 @@ async fn each_user_may_do_exactly_its_own_rows() {
     let gate = Gate::open().await;
     let table = table(&gate);
     let users: Vec<&str> = table.iter().map(|row| row.user.as_str()).collect();
-    let expected = ["planner", "teller", "operator", "auditor", "door", "tools", "service demo", "service bank"];
+    let expected = ["planner", "teller", "operator", "auditor", "gateway", "tools", "service demo", "service bank"];
     assert_eq!(users, [&expected[..], &["guard demo", "guard bank"]].concat());
 
     let all = |of: fn(&Row) -> &Vec<String>| -> Vec<String> {

@@ -1,7 +1,7 @@
 //! An agent that creates its own key: the blocks of docs/cluster.md about it, unchanged, up to its first answer.
 //! Never copies anything except through the pipes that the page shows.
 
-use sealwire::wire::KeyRequest;
+use sealwire::internal::wire::KeyRequest;
 use sealwire_testkit::page;
 
 use super::pages::{CLUSTER, Pages};

@@ -1,5 +1,5 @@
-//! The command lines of README.md and docs/cluster.md, run unchanged.
-//! Never changes a line: runs exactly what a page says.
+//! The command lines of docs/cluster.md, run unchanged.
+//! Never changes a line: runs exactly what the page says.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,20 +10,20 @@ use sealwire_testkit::page::{self, path_with, section};
 
 use super::stack::Stack;
 
-/// The sections of pages with commands for the cluster.
-const SECTIONS: [(&str, &str, &str); 7] = [
-    ("README.md", include_str!("../../../../../README.md"), "A cluster"),
-    ("docs/cluster.md", CLUSTER, "Start and watch"),
-    ("docs/cluster.md", CLUSTER, "Call something"),
-    ("docs/cluster.md", CLUSTER, "Through the door"),
-    ("docs/cluster.md", CLUSTER, "Kill what you like"),
-    ("docs/cluster.md", CLUSTER, "Add a replica, restart them all"),
-    ("docs/cluster.md", CLUSTER, "Rotate a key"),
+/// The sections with commands for the cluster.
+const SECTIONS: [&str; 7] = [
+    "Start and watch",
+    "Call something",
+    "Through the gateway",
+    "See how it is doing",
+    "Kill what you like",
+    "Add a replica, restart them all",
+    "Rotate a key",
 ];
 /// The page on the cluster.
 pub(crate) const CLUSTER: &str = include_str!("../../../../../docs/cluster.md");
 
-/// The lines that the pages tell a reader to type, and whether they were typed.
+/// The lines that the page tells a reader to type, and whether they were typed.
 pub(crate) struct Pages {
     typed: BTreeMap<String, bool>,
     /// Contains a `docker` that knows `compose`, in case only the older tool is installed.
@@ -33,13 +33,13 @@ pub(crate) struct Pages {
 impl Pages {
     pub(crate) fn read() -> Self {
         let mut typed = BTreeMap::new();
-        for (page, text, heading) in SECTIONS {
+        for heading in SECTIONS {
             let mut found = 0;
-            for block in page::blocks(section(text, heading)).filter(|block| block.info == "sh") {
+            for block in page::blocks(section(CLUSTER, heading)).filter(|block| block.info == "sh") {
                 typed.extend(block.lines.iter().map(|line| (command(line).to_owned(), false)));
                 found += block.lines.len();
             }
-            assert!(found > 0, "{page}, section `{heading}`, has no commands");
+            assert!(found > 0, "section `{heading}` has no commands");
         }
         let shim = tempfile::tempdir().unwrap();
         let script = shim.path().join("docker");
@@ -73,7 +73,7 @@ impl Pages {
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Types the line with these words in its own folder, at the door's port. Returns what it printed.
+    /// Types the line with these words in its own folder, at the gateway's port. Returns what it printed.
     #[track_caller]
     pub(crate) fn run_in(&mut self, stack: &Stack, folder: &Path, words: &str) -> String {
         let lines: Vec<&String> = self.typed.keys().filter(|line| line.contains(words)).collect();

@@ -23,8 +23,10 @@ pub(crate) struct Stack {
     project: String,
     image: String,
     glossary_image: String,
-    /// The door's port on this machine.
-    pub(crate) door_port: String,
+    /// The gateway's port on this machine.
+    pub(crate) gateway_port: String,
+    /// That of Prometheus.
+    pub(crate) prometheus_port: String,
     began: Instant,
     is_down: bool,
     _alone: File,
@@ -44,13 +46,15 @@ impl Stack {
         let alone = alone();
         let project = format!("{PROJECTS}{}", std::process::id());
         let (image, glossary_image) = (format!("sealwire:{project}"), format!("sealwire-glossary:{project}"));
-        let door_port = sealwire_testkit::free_port().to_string();
+        let gateway_port = sealwire_testkit::free_port().to_string();
+        let prometheus_port = sealwire_testkit::free_port().to_string();
         let stack = Self {
             tool,
             project,
             image,
             glossary_image,
-            door_port,
+            gateway_port,
+            prometheus_port,
             began: Instant::now(),
             is_down: false,
             _alone: alone,
@@ -63,9 +67,11 @@ impl Stack {
         };
         let server = sealwire_testkit::nats_server::find_in(&environment, &mut |note| say(note)).unwrap();
         let mut stand_ins = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/compose/stand-ins"));
-        stand_ins.arg(env!("CARGO_BIN_EXE_sealwire")).arg(server.path).arg(python);
+        stand_ins.arg(server.path).arg(python);
         run(&mut stand_ins);
-        stack.compose(&["build", "init", "glossary-mcp"]);
+        let build = sealwire_testkit::root().join("deploy/image/build");
+        run(Command::new(build).arg(env!("CARGO_BIN_EXE_sealwire")).arg(&stack.image));
+        stack.compose(&["build", "glossary-mcp"]);
         let size = |image: &str| stack.docker(&["image", "inspect", "--format", "{{ .Size }}", image]);
         let megabytes = |image: &str| size(image).trim().parse::<f64>().unwrap() / 1e6;
         let (own, broker) = (megabytes(&stack.image), megabytes("nats:2.15.1-alpine"));
@@ -94,6 +100,7 @@ impl Stack {
         if !std::mem::replace(&mut self.is_down, true) {
             // Even if the test has failed, nothing may stay behind, and there is nobody to report errors to.
             let _ = self.command(&["down", "--volumes", "--remove-orphans", "--timeout", "3"]).output();
+            let _ = Command::new("docker").args(["image", "rm", &self.image]).output();
             // Under the names of real images, they would surprise the next person who builds.
             let list =
                 Command::new("docker").args(["image", "ls", "--quiet", "--filter", "label=sealwire.stand-in"]).output();
@@ -191,18 +198,20 @@ impl Stack {
     }
 
     /// With these, the tool and the project's scripts use this setup.
-    pub(crate) fn environment(&self) -> [(&str, &OsStr); 4] {
+    pub(crate) fn environment(&self) -> [(&str, &OsStr); 5] {
         [
             ("COMPOSE_PROJECT_NAME", self.project.as_ref()),
             ("SEALWIRE_IMAGE", self.image.as_ref()),
             ("GLOSSARY_IMAGE", self.glossary_image.as_ref()),
-            ("DOOR_PORT", self.door_port.as_ref()),
+            ("GATEWAY_PORT", self.gateway_port.as_ref()),
+            ("PROMETHEUS_PORT", self.prometheus_port.as_ref()),
         ]
     }
 
-    /// A line, with the door's usual port replaced by this setup's.
+    /// A line, with the usual ports of the gateway and of Prometheus replaced by this setup's.
     pub(crate) fn at_its_port(&self, line: &str) -> String {
-        line.replace("https://localhost:8443/", &format!("https://localhost:{}/", self.door_port))
+        line.replace("https://localhost:8443/", &format!("https://localhost:{}/", self.gateway_port))
+            .replace("http://localhost:9090/", &format!("http://localhost:{}/", self.prometheus_port))
     }
 }
 

@@ -52,13 +52,18 @@ impl<'de> Deserializer<'de> for Walk {
         visitor.visit_u64(1)
     }
 
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.found("number");
+        visitor.visit_f64(1.0)
+    }
+
     fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         self.deserialize_u64(visitor)
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         self.found("string");
-        visitor.visit_str("x")
+        visitor.visit_str(if self.path.ends_with("listen") { "127.0.0.1:1" } else { "x" })
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -101,7 +106,7 @@ impl<'de> Deserializer<'de> for Walk {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct identifier
+        i8 i16 i32 i64 i128 u8 u16 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct identifier
         ignored_any
     }
 }

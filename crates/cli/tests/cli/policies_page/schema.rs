@@ -96,6 +96,7 @@ fn is(kind: &str, value: &Value) -> bool {
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
         "integer" => value.is_i64(),
+        "number" => value.is_number(),
         other => panic!("a type that this test does not know: {other}"),
     }
 }
@@ -103,8 +104,8 @@ fn is(kind: &str, value: &Value) -> bool {
 /// An editor underlines what does not load, as far as a schema can tell.
 #[test]
 fn the_schema_and_the_loader_agree() {
-    let schema = sealwire::policy::json_schema();
-    let head = "[method.m]\nparams = [{ name = \"s\", type = \"string\" }, { name = \"o\", type = \"object\", fields = [{ name = \"min\", type = \"string\" }] }]\n[claims]\nc = \"integer\"\n[role.r]\n";
+    let schema = sealwire::internal::policy::json_schema();
+    let head = "[method.m]\nparams = [{ name = \"s\", type = \"string\" }, { name = \"n\", type = \"number\" }, { name = \"o\", type = \"object\", fields = [{ name = \"min\", type = \"string\" }] }]\n[claims]\nc = \"integer\"\n[role.r]\n";
     let rule = |lines: &str| format!("{head}[rule.x]\n{lines}\n");
     let when = |condition: &str| rule(&format!("everyone = true\nallow = [\"m\"]\n{condition}"));
     let agree = |text: &str, good: bool| {
@@ -120,6 +121,8 @@ fn the_schema_and_the_loader_agree() {
         "when.params.o = { min = \"a\" }",
         "when.params.o.min = { glob = \"a*\" }",
         "when.claims.c = { min = 5 }",
+        "when.params.n = { min = 0.5, max = 7 }",
+        "delegated = \"only\"\nwhen.subject = { present = true }",
     ] {
         agree(&when(condition), true);
     }
@@ -132,6 +135,7 @@ fn the_schema_and_the_loader_agree() {
         "when.claims.c = { minn = 5 }",
         "when.agent = { globb = \"a*\" }",
         "when.agent = { min = 5 }",
+        "when.agent = { present = true }",
         "when.claims = {}",
         "when.params.s = {}",
         "when.token_age = {}",
@@ -142,6 +146,9 @@ fn the_schema_and_the_loader_agree() {
     for (lines, good) in [
         ("roles = [\"r\"]\nallow = [\"m\"]\ndeny = []\neveryone = false", true),
         ("agents = [\"a*\"]\nroles = []\ndeny = [\"m\"]", true),
+        ("subjects = [\"a@*\"]\nallow = [\"m\"]\ndelegated = \"also\"", true),
+        ("subjects = []\nallow = [\"m\"]\ndelegated = \"also\"", false),
+        ("everyone = true\nsubjects = [\"a\"]\nallow = [\"m\"]", false),
         ("everyone = true\nallow = [\"m\"]\ndeny = [\"m\"]", false),
         ("everyone = true", false),
         ("everyone = true\nroles = [\"r\"]\nallow = [\"m\"]", false),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use sealwire::client::Client;
+use sealwire::Client;
 use sealwire_testkit::python::python;
 use sealwire_testkit::{free_port, within};
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ async fn no_post_has_calls_of_two_callers_or_more_than_its_bounds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_up_costs_the_others_nothing_and_the_last_one_closes_the_connection() {
+async fn a_call_given_up_costs_the_others_nothing_and_the_last_closes_the_connection() {
     let Some(batched) = Batched::new().await else { return };
     let client = &batched.stage.client;
     let slow = |deadline: Duration| async move {

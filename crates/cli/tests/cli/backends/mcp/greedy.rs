@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use sealwire_backend::{Lock, Pin};
+use sealwire_backend::{Approval, Kind, Lock, Pin};
 use sealwire_testkit::python::python;
 use sealwire_testkit::{root, within};
 use serde_json::{Value, json};
@@ -43,8 +43,9 @@ async fn schemas_that_want_too_much_leave_the_other_methods_answering() {
 
     // For example, approved by an earlier version: that its patterns are too large shows only when they are compiled.
     let lock = stage.shell.path(Lock::FILE);
-    let pin = Pin::of(&listed(python, &server, "many")).unwrap();
-    Lock::load(&lock).unwrap().amend(&lock, [("greedy".to_owned(), "many".to_owned(), pin)]).unwrap();
+    let definition = serde_json::value::to_raw_value(&listed(python, &server, "many")).unwrap();
+    let pin = Pin::of(&definition).unwrap();
+    Lock::load(&lock).unwrap().amend(&lock, [Approval::new("greedy", Kind::Tool, "many", pin)]).unwrap();
     says(&mut stage.stderr, "the tool `many` cannot be used").await;
     let said = stage.stderr.borrow().clone();
     assert!(

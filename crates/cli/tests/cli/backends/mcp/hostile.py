@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 NAMES = [
     "good", "garbage", "wrong_id", "page", "large", "flood", "silent", "cut", "ended", "redirect", "pose", "refused", "denied",
     "encoded", "heads", "nothing", "missing", "unfound", "slow", "begun", "sick", "release", "end", "doomed", "made", "ask",
-    "pings", "spoil", "split", "restart",
+    "pings", "spoil", "split", "restart", "comments", "blanks", "empties", "ids", "changes",
 ]
 BEGUN, RELEASED, SICK, SPOILT, SPLIT = threading.Event(), threading.Event(), [], [], []
 ENDED, UNHEARD = threading.Event(), [503] if "news" in sys.argv else []
@@ -111,6 +111,24 @@ class Handler(BaseHTTPRequestHandler):
         self.stream()
         while True:
             self.wfile.write(b"data: useless\n\n" * 100)
+
+    def comments(self, id, line=b": x\n"):
+        self.stream()
+        while True:
+            self.wfile.write(line * 1000)
+
+    def blanks(self, id):
+        self.comments(id, b"\n")
+
+    def empties(self, id):
+        self.comments(id, b"event: x\n\n")
+
+    def ids(self, id):
+        self.comments(id, b"id: 7\n")
+
+    def changes(self, id):
+        note = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        self.comments(id, f"data: {note}\n\n".encode())
 
     def silent(self, id):
         time.sleep(600)

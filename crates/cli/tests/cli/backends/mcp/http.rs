@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use sealwire::rpc::{Request, RpcError};
+use sealwire::RpcError;
+use sealwire::internal::rpc::Request;
 use sealwire_testkit::python::python;
 use sealwire_testkit::{free_port, root, within};
 use serde_json::{Value, json};
@@ -300,7 +301,7 @@ async fn a_call_whose_tool_is_not_approved_any_more_has_no_next_round() {
     let asked = tokio::spawn(async move { asked.next().await });
     within(LONG, told.recv()).await.unwrap();
     let lock = stage.shell.read("tools.lock.toml");
-    let order = lock.find("[made.order]").unwrap();
+    let order = lock.find("[made.tool.order]").unwrap();
     let after = lock[order + 1..].find("\n[made.").map_or(lock.len(), |next| order + 1 + next);
     stage.shell.write("tools.lock.toml", &format!("{}{}", &lock[..order], &lock[after..]));
     let off = async {
@@ -359,7 +360,7 @@ async fn a_listing_is_doubted_when_the_stream_of_news_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_over_http_does_not_take_or_cannot_say_costs_no_other_call() {
+async fn a_message_that_a_server_over_http_does_not_take_costs_no_other_call() {
     let Some((stage, _server)) = hostile("in_flight = 6").await else { return };
     let good = text(&["good"]);
     // An answer that it does not accept: it would wait forever, and so would the caller.
@@ -398,12 +399,12 @@ async fn what_a_server_over_http_does_not_take_or_cannot_say_costs_no_other_call
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
+async fn a_wrong_answer_of_a_server_over_http_costs_that_call_alone() {
     let port = free_port();
     let Some(_server) = started("hostile.py", &[&port.to_string()], port).await else { return };
     let url = format!("http://127.0.0.1:{port}/mcp");
     let mut stage = Stage::run(POLICY, "", &["serve", "mcp", "--url", &url]).await;
-    stage.shell.run(&format!("tools approve --yes --url {url}")).ok().says("30 approved");
+    stage.shell.run(&format!("tools approve --yes --url {url}")).ok().says("35 approved");
     assert_eq!(approved(&stage, "good", json!({})).await, text(&["good"]));
     for (method, expected, why) in [
         ("garbage", -32004, "its answer is not UTF-8"),
@@ -411,6 +412,10 @@ async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
         ("page", -32004, "its answer is `text/html`"),
         ("large", -32004, "more than 1 MiB"),
         ("flood", -32004, "1000 useless events"),
+        ("comments", -32004, "1000 useless lines"),
+        ("blanks", -32004, "1000 useless lines"),
+        ("empties", -32004, "1000 useless lines"),
+        ("ids", -32004, "1000 useless lines"),
         ("cut", -32004, "the stream has ended before its answer"),
         ("ended", -32004, "the stream has ended before its answer"),
         ("redirect", -32004, "redirects are not followed"),
@@ -418,7 +423,7 @@ async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
         ("encoded", -32004, "content encoding"),
         ("heads", -32004, ""),
         ("nothing", -32004, "neither JSON nor a stream of events"),
-        ("pose", -32603, "I speak for Sealwire"),
+        ("pose", -32004, ""),
         ("refused", 7, ""),
         ("missing", 8, ""),
         ("unfound", -32004, ""),
@@ -432,6 +437,17 @@ async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
     let impatient = stage.client.request("tools").deadline(Duration::from_millis(500));
     within(LONG, impatient.call::<Value>("silent", json!({}))).await.unwrap_err();
     assert_eq!(stage.call("good", json!({})).await.unwrap(), text(&["good"]));
+
+    // One that never stops saying what nobody has asked for is read more slowly, until its call ends.
+    let impatient = stage.client.request("tools").deadline(Duration::from_secs(3));
+    within(LONG, impatient.call::<Value>("changes", json!({}))).await.unwrap_err();
+    says(&mut stage.stderr, "things a second that nobody has asked for").await;
+    let known = async {
+        while stage.call("good", json!({})).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(LONG, known).await;
 
     // A server that gives no sign of life for a while: what it works on goes on.
     let mut stderr = stage.stderr.clone();

@@ -85,6 +85,16 @@ if sys.argv[1] == "mcp":
 
 
 @server.tool()
+async def choose(ctx: Context) -> str:
+    """Asks while it runs, as libraries did before revision 2026-07-28."""
+    if sys.argv[1] == "mcp":
+        answer = await ctx.elicit("Which size?", Size)
+    else:
+        answer = await ctx.elicit("Which size?", response_type=Size)
+    return answer.data.size
+
+
+@server.tool()
 async def large() -> str:
     """Says more than may be."""
     return "x" * (2 << 20)

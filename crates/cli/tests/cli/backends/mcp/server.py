@@ -43,6 +43,7 @@ TOOLS = [
     tool("später"),
     tool("far", {"x": {"$ref": "https://example.com/schema.json"}}),
 ]
+PROMPTS = [{"name": "p", "description": "It can write.", "arguments": [{"name": "topic", "required": True}]}]
 QUESTION = {
     "mode": "form",
     "message": "Which size?",
@@ -73,12 +74,12 @@ def refuse(request, code, message, **more):
     send({"id": request["id"], "error": {"code": code, "message": message, **more}})
 
 
-def changed():
+def changed(what="tools"):
     if ERA != "modern":
-        send({"method": "notifications/tools/list_changed"})
+        send({"method": f"notifications/{what}/list_changed"})
     elif LISTENING:
         meta = {"io.modelcontextprotocol/subscriptionId": LISTENING[0]}
-        send({"method": "notifications/tools/list_changed", "params": {"_meta": meta}})
+        send({"method": f"notifications/{what}/list_changed", "params": {"_meta": meta}})
 
 
 def call(request):
@@ -144,6 +145,7 @@ def call(request):
     elif name == "grow":
         open(GROWN, "w", encoding="utf-8").close()
         changed()
+        changed("prompts")
         answer(request, text("grown"))
     elif name == "exit":
         sys.stdout.flush()
@@ -162,7 +164,7 @@ def handle(message):
     elif "id" not in message:
         pass
     elif method == "server/discover" and ERA == "modern":
-        capabilities = {"tools": {"listChanged": True}, "resources": {}, "prompts": {}}
+        capabilities = {"tools": {"listChanged": True}, "resources": {}, "prompts": {"listChanged": True}}
         answer(message, {"supportedVersions": ["2026-07-28"], "capabilities": capabilities})
     elif method == "initialize" and ERA != "modern":
         capabilities = {"tools": {"listChanged": True}, "resources": {}, "prompts": {}}
@@ -195,6 +197,10 @@ def handle(message):
             answer(message, {"contents": [{"uri": "test://one", "text": "the first"}]})
         else:
             refuse(message, -32602 if ERA == "modern" else -32002, "Resource not found")
+    elif method == "prompts/list":
+        if os.path.exists(GROWN):
+            PROMPTS[0]["description"] = "It can write anything."
+        answer(message, {"prompts": PROMPTS})
     elif method == "prompts/get":
         said = {"role": "user", "content": {"type": "text", "text": message["params"]["arguments"]["topic"]}}
         answer(message, {"messages": [said]})

@@ -1,0 +1,106 @@
+//! `sealwire revoke`, `restore` and `revocations` at a real broker, with a service that follows.
+
+use sealwire_testkit::NatsServer;
+use sealwire_testkit::site::{Answer, Site, methods, sum};
+use serde_json::{Value, json};
+
+use crate::shell::Shell;
+
+/// A key of an operator; returns it as an entry of a configuration.
+fn operator(shell: &Shell, kid: &str) -> String {
+    let made = shell.run(&format!("--json keys new-operator {kid}")).ok().json();
+    assert_eq!(shell.mode(&format!("{kid}.json")), 0o600);
+    format!("{{ kid = \"{kid}\", x = \"{}\" }}", made["x"].as_str().unwrap())
+}
+
+fn desk(environment: &str, operators: &str, signatures: usize, url: &str) -> String {
+    format!(
+        "environment = \"{environment}\"\nsignatures = {signatures}\noperator = [{operators}]\ncopy = \"{environment}.copy\"\n\
+         [nats]\nurls = [\"{url}\"]\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_revokes_and_restores_and_is_told_who_has_it() {
+    let (server, shell) = (NatsServer::start().await, Shell::new());
+    let operator = operator(&shell, "op-1");
+    shell.write("switch.toml", &desk("test", &operator, 1, &server.url()));
+    let bash = tokio::task::block_in_place(|| {
+        shell.run("revoke agent ann --key op-1.json").fails(20, &["sealwire revocations init"]);
+        shell.run("--json revocations init --key op-1.json --wait 1s").ok()
+    });
+    assert_eq!(bash.json()["number"], 1);
+    let site = Site::new(&server.url());
+    site.write_config(&format!(
+        "[record]\nfolder = \"records\"\n[switch]\noperator = [{operator}]\n[switch.nats]\nurls = [\"{}\"]\n",
+        server.url()
+    ));
+    let served = site.serve(methods()).await;
+    let ann = site.caller("ann").await;
+    assert_eq!(ann.add().await, sum());
+    let run = |line: &str| tokio::task::block_in_place(|| shell.run(line));
+
+    let told = run("--json revoke agent ann --key op-1.json --reason wild --expect site=1").ok().json();
+    assert_eq!(
+        [&told["number"], &told["revoked"], &told["complete"], &told["replicas"][0]["name"]],
+        [&json!(2), &json!(["agent ann"]), &json!(true), &json!("site")]
+    );
+    assert!(told["replicas"][0]["after_ms"].is_u64(), "{told}");
+    assert!(matches!(ann.add().await, Answer::Hint(_)));
+    run("revocations").ok().says("agent ann  until it is restored: wild").says("site ").says("in force");
+    // More replicas are expected than are there.
+    run("restore agent ann --key op-1.json --expect site=2 --wait 1s").fails_with(23, "MISSING  site: 1 of 2");
+    assert_eq!(ann.add().await, sum());
+    run("restore agent ann --key op-1.json").fails(30, &["agent ann is not revoked", "exact name"]);
+    run("revoke method site/* --for 1h --key op-1.json").ok();
+    assert!(matches!(ann.add().await, Answer::Signed(text) if text.contains("-32002")));
+    assert_eq!(run("--json restore method site/* --key op-1.json").ok().json()["restored"], json!(["method site/*"]));
+    run("revoke everything else --key op-1.json").fails(2, &["everything has no name"]);
+    run("revoke agent --key op-1.json").fails(2, &["which agent"]);
+    run("revoke agent ann --until 1 --key op-1.json").fails(30, &["in the past"]);
+    served.stop().await.unwrap();
+
+    // Every act is in the record, in its chain.
+    let records = std::fs::read_dir(site.path("records")).unwrap().map(|file| file.unwrap().path());
+    let text: String = records.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+    let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let acts: Vec<_> = lines.iter().filter(|line| line["kind"] == "switch").collect();
+    assert_eq!(acts.len(), 5, "{text}");
+    assert_eq!([&acts[1]["revoked"], &acts[1]["signers"]], [&json!(["agent ann"]), &json!(["op-1"])]);
+    assert_eq!(acts[2]["restored"], json!(["agent ann"]));
+    run(&format!("records check {}", site.path("records").display())).ok();
+    run("revoke agent ann --key op-1.json --wait 1s").ok().says("nobody reports");
+    run("revoke agent bob --key op-1.json --expect site=1 --wait 1s").fails_with(23, "MISSING  site: 0 of 1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_operator_of_two_does_nothing_alone() {
+    let (server, shell) = (NatsServer::start().await, Shell::new());
+    let (one, two) = (operator(&shell, "op-1"), operator(&shell, "op-2"));
+    operator(&shell, "op-3");
+    shell.write("switch.toml", &desk("two", &format!("{one}, {two}"), 2, &server.url()));
+    let run = |line: &str| tokio::task::block_in_place(|| shell.run(line));
+    run("revocations init --key op-1.json --wait 1s").fails(30, &["signed by 1", "--draft"]);
+    run("revocations init --key op-1.json --key op-2.json --wait 1s").ok();
+    run("revocations init --key op-1.json --key op-2.json --wait 1s").fails(30, &["there is a list already", "renew"]);
+    run("revoke agent ann --key op-1.json --wait 1s").fails(30, &["signed by 1"]);
+    run("revoke agent ann --key op-1.json --key op-3.json").fails(30, &["the key of nobody who counts here"]);
+    run("revoke agent ann --key op-1.json --draft draft.json").ok().says("nothing is in force yet");
+    assert_eq!(run("--json revocations").ok().json()["revoked"], json!([]));
+    run("revocations sign draft.json --key op-1.json --wait 1s").fails(30, &["signed by 1"]);
+    let signed = run("--json revocations sign draft.json --key op-2.json --wait 1s").ok().json();
+    assert_eq!(signed["revoked"], json!(["agent ann"]));
+    run("revocations sign draft.json --key op-2.json --wait 1s").fails(30, &["the next one of two is 3"]);
+    let listed = run("--json revocations").ok().json();
+    assert_eq!([&listed["number"], &listed["revoked"][0]["name"]], [&json!(2), &json!("ann")]);
+
+    // The bucket is rolled back: the copy here knows better, and the next list has a higher number.
+    let client = server.client().await;
+    client.publish("$KV.SEALWIRE_two.list", "{}".into()).await.unwrap();
+    sealwire_testkit::settle(&client).await;
+    let ran = run("revocations").ok();
+    assert!(ran.stderr.contains("has no effect"), "{ran:?}");
+    let renewed = run("--json revocations renew --key op-1.json --key op-2.json --after 7 --wait 1s").ok().json();
+    assert_eq!(renewed["number"], 8);
+    assert_eq!(run("--json revocations").ok().json()["revoked"][0]["name"], "ann");
+}
