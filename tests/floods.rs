@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sealwire::Name;
-use sealwire::wire::RequestSigner;
+use sealwire::internal::wire::RequestSigner;
 use sealwire_testkit::NatsServer;
 use sealwire_testkit::raw::poison_headers;
 use sealwire_testkit::site::{Answer, Caller, Site, agent_key, methods, sign, sum};

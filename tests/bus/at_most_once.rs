@@ -77,22 +77,22 @@ impl Run {
     async fn start(seed: u64, rate: u64) -> Self {
         let (began, began_ms) = (Instant::now(), SystemClock.now_ms());
         let cluster = Cluster::start(3).await;
-        let (mut urls, mut doors) = (Vec::new(), Vec::new());
+        let (mut urls, mut proxies) = (Vec::new(), Vec::new());
         for _ in 0..REPLICAS {
             let (mut ways, mut links) = (Vec::new(), Vec::new());
             for node in 0..cluster.nodes.len() {
-                let (bus, link) = cluster.door(node).await;
+                let (bus, link) = cluster.proxy(node).await;
                 ways.extend(bus.urls);
                 links.push(link);
             }
             urls.push(ways.join(","));
-            doors.push(links);
+            proxies.push(links);
         }
         let attendants = Attendants::of(cluster.nodes.iter().map(NatsServer::port));
         let fleet = Arc::new(Mutex::new(Fleet::new(urls)));
         (0..REPLICAS).for_each(|index| fleet.lock().unwrap().start(index));
         let load = Load::start(rate, seed, fleet.clone());
-        let mut chaos = Chaos::new(seed, cluster, doors, fleet.clone());
+        let mut chaos = Chaos::new(seed, cluster, proxies, fleet.clone());
         chaos.ready().await;
         let span = (began_ms, SystemClock.now_ms());
         chaos.troubles.push(Trouble { what: "the cluster had just started", span, forgot_ms: None });

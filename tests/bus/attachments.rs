@@ -11,10 +11,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use sealwire::client::{Attachment, Client, ClientError, Credentials, InvalidRequest, RequestBuilder};
-use sealwire::rpc::{Request, RpcError};
-use sealwire::service::{self, AttachmentLimits, Ctx, Router};
-use sealwire::{BusConfig, Name};
+use sealwire::call::Attachment;
+use sealwire::errors::InvalidRequest;
+use sealwire::internal::rpc::Request;
+use sealwire::serve::{self, AttachmentLimits};
+use sealwire::{BusConfig, Client, ClientError, Credentials, Ctx, Name, RequestBuilder, Router, RpcError};
 use sealwire_testkit::site::{Answer, Served, Site, agent_key, write};
 use sealwire_testkit::{NatsServer, SOON, within};
 use serde_json::{Value, json};
@@ -26,9 +27,9 @@ type Handed = Arc<AtomicU64>;
 
 #[derive(serde::Deserialize)]
 struct Store {
-    document: service::Attachment,
+    document: serve::Attachment,
     #[serde(default)]
-    second: Option<service::Attachment>,
+    second: Option<serve::Attachment>,
 }
 
 fn router(handed: Handed) -> Router<Handed> {
@@ -43,7 +44,7 @@ fn router(handed: Handed) -> Router<Handed> {
             let digest = URL_SAFE_NO_PAD.encode(Sha256::digest(&document));
             Ok::<_, RpcError>(json!({ "size": document.len() + second, "sha256": digest }))
         })
-        .params("site/store", [service::Attachment::param("document"), service::Attachment::param("second").optional()])
+        .params("site/store", [serve::Attachment::param("document"), serve::Attachment::param("second").optional()])
         .method("site/hold", |ctx: Ctx<Handed>, p: Store| async move {
             let _document = ctx.attachment(&p.document).await?;
             ctx.state().fetch_add(1, Ordering::SeqCst);

@@ -4,7 +4,10 @@ mod answers;
 mod broker;
 mod calls;
 mod configured;
+mod frames;
 mod observed;
+#[cfg(feature = "metrics")]
+mod reported;
 mod stopped;
 mod streams;
 mod tokens;
@@ -15,11 +18,9 @@ use std::time::Duration;
 
 use async_nats::Message;
 use futures_util::{FutureExt as _, StreamExt as _};
-use sealwire::client::{Client, ClientBuilder, Credentials};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
-use sealwire::wire::Delivery;
-use sealwire::{BusConfig, Name};
+use sealwire::call::ClientBuilder;
+use sealwire::serve::{Delivery, QuotaLimits};
+use sealwire::{BusConfig, Client, Credentials, Ctx, Name, Router, RpcError, ServiceLimits};
 use sealwire_testkit::desk::Desk;
 use sealwire_testkit::{NatsServer, SOON, publish, within};
 use tokio::task::AbortHandle;

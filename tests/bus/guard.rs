@@ -6,3 +6,10 @@ mod model;
 mod outcomes;
 mod recovery;
 mod shared;
+
+use sealwire::internal::auth::AdmitError;
+
+/// Refused because of its date: only a fence that every caller may have passed by now makes it the message's own fault.
+fn is_behind(answer: &Result<(), AdmitError>) -> bool {
+    matches!(answer, Err(AdmitError::Stale | AdmitError::Fenced { .. }))
+}

@@ -1,13 +1,11 @@
-//! Calls with an idempotency key over a real nats-server (SPEC.md §6): a replica that dies while it runs one, and callers that
+//! Calls with an idempotency key over a real nats-server (SPEC.md §6.1): a replica that dies while it runs one, and callers that
 //! take frames.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sealwire::client::{Client, ClientError, Credentials};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Idempotent, Router, State};
-use sealwire::{BusConfig, Config, Name};
+use sealwire::serve::State;
+use sealwire::{BusConfig, Client, ClientError, Config, Credentials, Ctx, Idempotent, Name, Router, RpcError};
 use sealwire_testkit::site::{Served, Site, agent_key};
 use sealwire_testkit::{NatsServer, SOON, within};
 use serde_json::Value;
@@ -83,7 +81,7 @@ fn conflict(error: &ClientError) -> Option<String> {
     data["idempotency"].as_str().map(str::to_owned)
 }
 
-/// SPEC.md §6: the caller is told, and the call runs again only if it was declared so.
+/// SPEC.md §6.1: the caller is told, and the call runs again only if it was declared so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_replica_died_is_not_run_again_unless_declared_so() {
     let server = NatsServer::start().await;
@@ -124,7 +122,7 @@ async fn a_call_whose_replica_died_is_not_run_again_unless_declared_so() {
     second.stop().await.unwrap();
 }
 
-/// SPEC.md §6, SPEC.md §25.1: items sent on the way are not part of the outcome.
+/// SPEC.md §6.1, SPEC.md §25.1: items sent on the way are not part of the outcome.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keyed_call_with_a_window_runs_once_and_ends_with_the_stored_outcome() {
     let server = NatsServer::start().await;

@@ -9,9 +9,15 @@ mod guard;
 mod idempotency;
 mod identity_providers;
 mod interop;
+mod leaf_nodes;
 mod nats_connection;
+mod operator_mode;
+mod outages;
 mod policy_reload;
 mod revocation;
 mod serve;
 mod silent_node;
 mod streams;
+mod switch;
+#[cfg(all(feature = "metrics", feature = "otel"))]
+mod traces;

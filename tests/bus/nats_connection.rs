@@ -1,14 +1,16 @@
 //! Our own NATS connection against a real nats-server: log-in, TLS, limits, loss, handover, and whatever peers send.
 
+mod creds;
 mod login;
 mod loss;
 mod traffic;
+mod websocket;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire::BusConfig;
-use sealwire::nats::{Connection, Event, Handler, Message, OpenError, Options, Session, Subject};
+use sealwire::internal::nats::{Connection, Event, Handler, Message, OpenError, Options, Session, Subject};
 use sealwire_testkit::{SOON, within};
 
 /// Records everything that the connection reports.
@@ -52,11 +54,11 @@ impl Heard {
 }
 
 fn subject(subject: &str) -> Subject {
-    Subject { subject: subject.to_owned(), queue: None, a_second: None }
+    Subject { subject: subject.to_owned(), queue: None, max_per_second: None }
 }
 
 fn queue(subject: &str) -> Subject {
-    Subject { subject: subject.to_owned(), queue: Some("q".to_owned()), a_second: None }
+    Subject { subject: subject.to_owned(), queue: Some("q".to_owned()), max_per_second: None }
 }
 
 async fn open(bus: &BusConfig, subjects: Vec<Subject>) -> Result<(Connection, Arc<Heard>), OpenError> {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router};
+use sealwire::{Ctx, Router, RpcError};
 use sealwire_testkit::site::{Answer, Caller, Site, write};
 use sealwire_testkit::{NatsServer, SOON, within};
 

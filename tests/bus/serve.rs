@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, ServeError, State};
+use sealwire::serve::State;
+use sealwire::{Ctx, Router, RpcError, ServeError};
 use sealwire_testkit::raw::RawConnection;
 use sealwire_testkit::site::{Answer, Site, methods, sum, write};
 use sealwire_testkit::slow::SlowLine;
@@ -401,7 +401,7 @@ async fn policies_keys_and_token_keys_are_read_again_and_bad_ones_refused() {
     site.write_ring(&["ann", "bob"]);
     until(&caller, &sum()).await;
 
-    let other = sealwire::auth::TokenIssuer::generate("https://issuer.test").unwrap();
+    let other = sealwire::internal::auth::TokenIssuer::generate("https://issuer.test").unwrap();
     write(&site.path("jwks.json"), &other.public_jwks());
     until(&caller, &unauthenticated).await;
     write(&site.path("jwks.json"), &site.issuer.public_jwks());
@@ -478,7 +478,7 @@ async fn a_ring_that_cannot_be_read_for_too_long_closes_the_service_if_asked_to(
     let ping = request(ann.client(), "$SRV.PING.site").await;
     assert_eq!(ping["metadata"]["sealwire.state"], "interrupted");
 
-    sealwire::auth::write_secret(&site.path("ring.json"), &good, true).unwrap();
+    sealwire::internal::files::write_secret(&site.path("ring.json"), &good, true).unwrap();
     served.ready().await;
     until(&ann, &sum()).await;
     revoke_ann(&site, 0o600);

@@ -3,9 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use sealwire::client::{Client, Credentials};
-use sealwire::service::State;
-use sealwire::{BusConfig, Name};
+use sealwire::serve::State;
+use sealwire::{BusConfig, Client, Credentials, Name};
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::site::{Site, agent_key, methods};
 use sealwire_testkit::{SOON, within};

@@ -30,13 +30,11 @@ use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use futures_util::{StreamExt as _, stream};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, ServeError};
-use sealwire::wire::{
+use sealwire::internal::wire::{
     Accepted, ControlOp, Expectation, FrameKind, FrameReceiver, HeaderBlock, Received, RequestSigner, Signed,
     SignedControl, Taken,
 };
-use sealwire::{Clock as _, Name, SystemClock};
+use sealwire::{Clock as _, Ctx, Name, Router, RpcError, ServeError, SystemClock};
 use sealwire_testkit::site::{Answer, Site, agent_key, methods, signed_now, write};
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::{Value, json};
@@ -87,7 +85,7 @@ impl Call {
     async fn begin(site: &Arc<Site>, client: &async_nats::Client, method: &str, params: &str, window: u64) -> Self {
         let ann = Name::new("ann").unwrap();
         let signer = RequestSigner::new(&agent_key("ann"), site.endpoint.audience().clone(), vec![]).unwrap();
-        let reply = format!("{}{}", site.endpoint.inbox(&ann), sealwire::auth::Nonce::random().to_text());
+        let reply = format!("{}{}", site.endpoint.inbox(&ann), sealwire::internal::wire::Nonce::random().to_text());
         let inbox = client.subscribe(reply.clone()).await.unwrap();
         let (subject, token) = (site.endpoint.subject(&ann), site.token("ann", &["worker"]));
         let payload = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":1}}"#);
@@ -278,7 +276,7 @@ async fn a_service_that_stops_finishes_streams_and_ends_subscriptions() {
     within(SOON, stopped).await.unwrap().unwrap();
 }
 
-/// SPEC.md §15: idle subscriptions do not count among the messages that a replica handles concurrently, but a stopping replica
+/// SPEC.md §15.1: idle subscriptions do not count among the messages that a replica handles concurrently, but a stopping replica
 /// still waits for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_subscriptions_leave_the_places_of_calls() {

@@ -1,4 +1,4 @@
-"""Judges every vector in tests/vectors by SPEC.md, and checks the worked example in SPEC.md.
+"""Judges every vector in tests/vectors by SPEC.md, and checks its worked examples and the minimal client.
 
 Written from SPEC.md alone, as a check of both SPEC.md and the vectors. Exits 0 only if everything is as expected.
 """
@@ -15,11 +15,13 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+import minimal_client
 import nats_rpc_v1 as rpc
 from judge import Service
 from nats_rpc_v1 import Refused
 
 ROOT = Path(__file__).resolve().parents[2]
+SPECIFICATION = ["SPEC.md", "docs/spec/client.md", "docs/spec/service.md", "docs/spec/extensions.md"]
 
 
 def lines_of(vector: dict[str, Any]) -> list[tuple[str, str]]:
@@ -164,6 +166,7 @@ def check_signing(vectors: dict[str, Any], report: Report) -> None:
             idempotency_key=claims.get("idk"),
             window=claims.get("win"),
             traceparent=claims.get("tp"),
+            capabilities=claims.get("cap"),
             nonce=rpc.unb64(claims["jti"]),
         )
         report.equal(f"signing {vector['name']}", new.authorization, vector["headers"]["Authorization"])
@@ -215,7 +218,8 @@ def check_replay_and_time(vectors: dict[str, Any], report: Report) -> None:
         report.equal(name, Service(vectors).judge(*arguments, clock_ms), expected)
     restarted = Service(vectors)
     restarted.fence = iat
-    report.equal("V1 behind the fence", restarted.judge(*arguments, now_ms), "stale")
+    report.equal("V1 behind the fence", restarted.judge(*arguments, now_ms), "overloaded")
+    report.equal("V1 behind a fence that is past", restarted.judge(*arguments, (iat + 6) * 1000), "stale")
 
 
 def check_mutations(vectors: dict[str, Any], report: Report) -> None:
@@ -265,7 +269,7 @@ def proof_in(vectors: dict[str, Any], name: str) -> str:
 
 
 def check_specification(vectors: dict[str, Any], report: Report) -> None:
-    """Every block of SPEC.md that is marked `check` agrees with the vectors and the arithmetic."""
+    """Every block that the specification marks with `check` agrees with the vectors and the arithmetic."""
     v1, v6 = vectors["vectors"][0], next(v for v in vectors["vectors"] if v["name"].startswith("V6"))
     token, proof = v1["headers"]["Authorization"].removeprefix(rpc.SCHEME).split("~")
     answer = v6["headers"]["Authentication-Info"].removeprefix(rpc.SCHEME)
@@ -286,11 +290,21 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
     def mac(text: str) -> str:
         return hmac.new(key, text.rsplit(".", 1)[0].encode(), "sha256").hexdigest()
 
+    def decoded(text: str) -> str:
+        return shown(text, 0) + shown(text, 1) + part(text, 2)
+
+    pair = vectors["agent_keys"][2]
+    seed = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(pair["seed_hex"]))
+
+    def ed25519(text: str) -> str:
+        """The signature of the same header and claims but for the algorithm."""
+        header = rpc.b64(shown(text, 0).replace('"HS256"', '"EdDSA"').encode())
+        return rpc.b64(seed.sign(f"{header}.{part(text, 1)}".encode()))
+
     values = {
-        "key.ikm": record["master_hex"],
+        "key": record["master_hex"] + key.hex(),
         "key.info": record["info"],
         "key.prk": prk.hex(),
-        "key.derived": key.hex(),
         "v1.payload": v1["payload"],
         "v1.payload.sha256": sha(v1["payload"]),
         "v1.dig": rpc.digest(v1["payload"].encode()),
@@ -299,19 +313,15 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
         "v1.token.claims": shown(token, 1),
         "v1.token.sha256": sha(token),
         "v1.ath": rpc.digest(token.encode()),
-        "v1.proof.header": shown(proof, 0),
-        "v1.proof.claims": shown(proof, 1),
+        "v1.proof": decoded(proof),
         "v1.proof.input": proof.rsplit(".", 1)[0],
         "v1.proof.mac": mac(proof),
-        "v1.proof.signature": part(proof, 2),
         "v1.proof.sha256": sha(proof),
-        "v6.payload": v6["payload"],
+        "v6": v6["payload"] + decoded(answer),
         "v6.payload.sha256": sha(v6["payload"]),
-        "v6.proof.header": shown(answer, 0),
-        "v6.proof.claims": shown(answer, 1),
         "v6.proof.input": answer.rsplit(".", 1)[0],
         "v6.proof.mac": mac(answer),
-        "v6.proof.signature": part(answer, 2),
+        "ed25519": rpc.b64(seed.private_bytes_raw()) + pair["jwk"]["x"] + ed25519(proof) + ed25519(answer),
     }
     acc = bytes.fromhex(sha(proof_in(vectors, "V9")))
     for name in ("V9", "F1", "F2", "F3", "C1"):
@@ -328,22 +338,21 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
             acc = hashlib.sha256(acc + hashlib.sha256(vector["payload"].encode()).digest()).digest()
             values[f"{low}.payload"], values[f"{low}.acc"] = vector["payload"], acc.hex()
     assert rpc.b64(acc) == named(vectors, "F3")["proof_claims"]["acc"]
-    assert rpc.unb64(values["v1.proof.signature"]).hex() == values["v1.proof.mac"]
-    assert rpc.unb64(values["v6.proof.signature"]).hex() == values["v6.proof.mac"]
-    text = (ROOT / "SPEC.md").read_text(encoding="utf-8")
+    assert rpc.unb64(part(proof, 2)).hex() == values["v1.proof.mac"]
+    assert rpc.unb64(part(answer, 2)).hex() == values["v6.proof.mac"]
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in SPECIFICATION)
     blocks = re.findall(r"<!-- check: ([a-z0-9.]+) -->\n```[a-z]*\n(.*?)\n```", text, re.DOTALL)
     for name, block in blocks:
         # The line breaks are only for print.
         report.equal(f"SPEC.md {name}", block.replace("\n", ""), values.get(name))
     report.equal("SPEC.md has every block", sorted(name for name, _ in blocks), sorted(values))
     for name, length in [
-        ("payload of 59 bytes", len(v1["payload"])),
+        ("Payload of 59 bytes", len(v1["payload"])),
         ("363 characters", len(token)),
         ("427 ASCII bytes", len(proof.rsplit(".", 1)[0])),
-        ("471 characters of the proof", len(proof)),
+        ("The proof has 471 characters", len(proof)),
         ("843 bytes", len(v1["headers"]["Authorization"])),
-        ("payload of 35 bytes", len(v6["payload"])),
-        ("MAC input of 315 bytes", len(answer.rsplit(".", 1)[0])),
+        ("The MAC input of the answer, of 315 bytes", len(answer.rsplit(".", 1)[0])),
         ("367 bytes", len(v6["headers"]["Authentication-Info"])),
         ("proof of 566 characters", len(proof_in(vectors, "V9"))),
         ("header value has 410 bytes", len(named(vectors, "F1")["headers"]["Authentication-Info"])),
@@ -355,11 +364,67 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
     for record in vectors["agent_keys"][:2]:
         derived = rpc.derive(bytes.fromhex(record["master_hex"]), vectors["service"], record["kid"])
         report.equal(f"derived key {record['kid']}", derived.hex(), record["service_key_hex"])
-    ed25519 = vectors["agent_keys"][2]
-    seed = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(ed25519["seed_hex"]))
-    report.equal("x of the Ed25519 key", rpc.b64(seed.public_key().public_bytes_raw()), ed25519["jwk"]["x"])
-    report.equal("its thumbprint", rpc.thumbprint(ed25519["jwk"]["x"]), ed25519["kid"])
-    report.equal("SPEC.md shows both", ed25519["jwk"]["x"] in text and ed25519["kid"] in text, True)
+    report.equal("x of the Ed25519 key", rpc.b64(seed.public_key().public_bytes_raw()), pair["jwk"]["x"])
+    report.equal("its thumbprint", rpc.thumbprint(pair["jwk"]["x"]), pair["kid"])
+    report.equal("SPEC.md shows both", pair["jwk"]["x"] in text and pair["kid"] in text, True)
+
+
+def check_minimal_client(vectors: dict[str, Any], report: Report) -> None:
+    """The client of docs/spec/client.md signs plain calls byte by byte, and takes exactly the answers that it should."""
+    pinned = {key["kid"]: minimal_client.public_key(key["jwk"]["x"]) for key in vectors["service_keys"]}
+    calls = {name: minimal_call(vectors, named(vectors, name)) for name in ("V1", "V4", "V5", "V8")}
+    for name, call in calls.items():
+        report.equal(f"minimal client, {name}", call.proof, proof_in(vectors, name))
+    answers = [vector for vector in vectors["vectors"] if vector["kind"] == "reply"]
+    answers = [vector for vector in answers if vector["answers"].split()[0] in calls and "header_list" not in vector]
+    report.equal("answers for the minimal client", len(answers), MINIMAL_ANSWERS)
+    for vector in answers:
+        call, payload = calls[vector["answers"].split()[0]], vector["payload"].encode()
+        got = call.judge(1, vector["subject"], vector["headers"], payload, pinned)
+        kept = "refused by client" if got["outcome"] == "unverifiable" else "accept"
+        report.equal(f"minimal client, {vector['name']}", kept, vector["expect"])
+    # The eight points of §5.3, as five y with up to two signs; then two texts of y that are not below the prime.
+    low = minimal_client.ORDER_8
+    weak = [0, 1, PRIME - 1, low, PRIME - low]
+    report.equal("order of the points of §5.3", [doubled(doubled(doubled(y))) for y in weak], [1] * 5)
+    for number in [y + sign for y in [*weak, PRIME, PRIME + 1] for sign in (0, 2**255)]:
+        try:
+            minimal_client.public_key(rpc.b64(number.to_bytes(32, "little")))
+            got = "taken"
+        except ValueError:
+            got = "refused"
+        report.equal(f"minimal client, key {number:x}", got, "refused")
+
+
+# To V1 and V5, whose claims part A has.
+MINIMAL_ANSWERS = 14
+PRIME = 2**255 - 19
+
+
+def doubled(y: int) -> int:
+    """The y of twice a point of Ed25519."""
+    d = -121665 * pow(121666, -1, PRIME) % PRIME
+    xx = (y * y - 1) * pow(d * y * y + 1, -1, PRIME)
+    return (y * y + xx) * pow(1 - d * xx * y * y, -1, PRIME) % PRIME
+
+
+def minimal_call(vectors: dict[str, Any], vector: dict[str, Any]) -> minimal_client.Call:
+    """The call of a vector, signed by the minimal client with the vector's nonce."""
+    claims, token = vector["proof_claims"], vector["headers"]["Authorization"].removeprefix(rpc.SCHEME).split("~")[0]
+    record = next(record for record in vectors["agent_keys"] if record["kid"] == vector["proof_header"]["kid"])
+    secret = {"secret": "master_hex", "seed": "seed_hex"}
+    key = {name: rpc.b64(bytes.fromhex(record[field])) for name, field in secret.items() if field in record}
+    return minimal_client.Call(
+        {"kid": record["kid"], "alg": record["alg"], **key},
+        token,
+        vectors["service"],
+        vector["subject"],
+        vector["reply"],
+        vector["payload"].encode(),
+        claims["iat"] * 1000,
+        claims.get("tmo"),
+        rpc.unb64(claims["jti"]),
+    )
 
 
 class Report:
@@ -381,13 +446,14 @@ def main() -> int:
     vectors = json.loads((ROOT / "tests/vectors/nats-rpc-v1.json").read_text(encoding="utf-8"))
     report = Report()
     check_all(vectors, report)
-    report.equal("number of vectors", len(vectors["vectors"]), 188)
+    report.equal("number of vectors", len(vectors["vectors"]), 196)
     report.equal("number of answers of replicas", len(vectors["presences"]), 23)
     check_presences(vectors, report)
     check_signing(vectors, report)
     check_replay_and_time(vectors, report)
     check_mutations(vectors, report)
     check_specification(vectors, report)
+    check_minimal_client(vectors, report)
     print(f"{report.passed} passed, {report.failed} failed")
     return 1 if report.failed else 0
 

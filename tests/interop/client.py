@@ -92,12 +92,17 @@ class Got:
 
     @property
     def is_final(self) -> bool:
-        """Whether it ends the wait (§9): neither signed `stale` and `replayed` nor forgeries do."""
-        return self.outcome != "unverifiable" and self.report.get("code") not in (STALE, REPLAYED)
+        """Whether it ends the wait (§9.1): neither signed `stale` and `replayed` nor forgeries do."""
+        return self.outcome != "unverifiable" and self.code not in (STALE, REPLAYED)
+
+    @property
+    def code(self) -> int | None:
+        """The code, if it is one of §14; `None` if the application chose it."""
+        return None if "application_error" in self.report else self.report.get("code")
 
 
 class Clock:
-    """This machine's clock, and how far each service's clock is ahead of it according to verified answers (§8)."""
+    """This machine's clock, and how far each service's clock is ahead of it according to verified answers (§8.1)."""
 
     def __init__(self) -> None:
         self.error_ms = 0
@@ -331,7 +336,7 @@ class Client:
         except rpc.Refused as refused:
             return Got("unverifiable", {"why": str(refused)})
         got = signed(body)
-        if apart is not None and got.report.get("code") == STALE:
+        if apart is not None and got.code == STALE:
             got.report["clocks_differ_s"] = apart
         return got
 
@@ -354,7 +359,7 @@ def signed(body: Any) -> Got:
         return Got("result", {"responses": body, "signed": True})
     if not isinstance(body, dict) or body.get("jsonrpc") != "2.0" or ("result" in body) == ("error" in body):
         return Got("unverifiable", {"why": "signed, but not a JSON-RPC response"})
-    # §6: the outcome is that of an earlier call with the same idempotency key.
+    # §6.1: the outcome is that of an earlier call with the same idempotency key.
     mark = {"idempotent_replay": True} if body.get("idempotent_replay") is True else {}
     if "result" in body:
         return Got("result", {"result": body["result"], "id": body.get("id"), "signed": True, **mark})
@@ -362,6 +367,9 @@ def signed(body: Any) -> Got:
     report = {"code": error["code"], "message": error["message"], "id": body.get("id"), "signed": True, **mark}
     if "data" in error:
         report["data"] = error["data"]
+    # §14: the application chose the code, which means nothing here.
+    if body.get("application_error") is True:
+        return Got("error", {**report, "application_error": True})
     return Got("denied" if error["code"] == PERMISSION_DENIED else "error", report)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the Python environment of the tests: python3 install.py FOLDER, with FOLDER inside the build folder.
+"""Makes the Python environment of the tests: python3 install.py FOLDER [REQUIREMENTS], with FOLDER inside the build folder.
 
-Installs once what requirements.txt pins by hash, and prints nothing on success. Never leaves an incomplete
+Installs once what requirements.txt, or another file, pins by hash, and prints nothing on success. Never leaves an incomplete
 environment that looks complete.
 """
 
@@ -13,7 +13,7 @@ import sys
 
 def main():
     folder = pathlib.Path(sys.argv[1])
-    requirements = pathlib.Path(__file__).with_name("requirements.txt")
+    requirements = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else pathlib.Path(__file__).with_name("requirements.txt")
     wanted = requirements.read_text()
     python, installed = folder / "bin/python", folder / "installed.txt"
     folder.parent.mkdir(parents=True, exist_ok=True)

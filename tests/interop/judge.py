@@ -161,6 +161,8 @@ class Service:
         self._token(token, kid, record, now)
         if speaks_for(token) != call.speaks_for:
             raise Refused("for somebody else")
+        if payload and claims["op"] != "answer":
+            raise Refused("content where there is none")
         if claims["ctr"] <= call.counter:
             raise Refused("an old counter")
         call.counter = claims["ctr"]
@@ -203,7 +205,7 @@ class Service:
             raise Refused("the signature does not hold")
         claims = rpc.parse_object(rpc.unb64(proof.split(".")[1]))
         required = {"aud", "to", "rto", "iat", "exp", "jti", "ath", "dig"}
-        if not required <= set(claims) <= required | {"tmo", "idk", "win", "tp"}:
+        if not required <= set(claims) <= required | {"tmo", "idk", "win", "tp", "cap"}:
             raise Refused("claims are missing, or unknown")
         if not all(isinstance(claims[name], str) for name in ("aud", "to", "rto", "jti", "ath", "dig")):
             raise Refused("a claim of another type")
@@ -219,6 +221,8 @@ class Service:
             raise Refused("`win` is out of range, or without `tmo`")
         if "tp" in claims and not is_traceparent(claims["tp"]):
             raise Refused("`tp` is no traceparent")
+        if "cap" in claims and not are_capabilities(claims["cap"]):
+            raise Refused("`cap` is no list of names")
         expected = {
             "dig": rpc.digest(payload),
             "aud": self.audience,
@@ -234,8 +238,11 @@ class Service:
         return claims
 
     def _window(self, claims: dict[str, Any], now: int) -> None:
-        if not (claims["iat"] <= now + self.skew and now < claims["exp"] and claims["iat"] > self.fence):
+        if not (claims["iat"] <= now + self.skew and now < claims["exp"]):
             raise Answer("stale", "outside the window")
+        if claims["iat"] <= self.fence or now <= self.fence:
+            recent = now <= self.fence + self.skew
+            raise Answer("overloaded" if recent else "stale", "behind the fence")
 
     def _token(self, token: str, kid: str, record: dict[str, Any], now: int) -> None:
         if len(token) > 4096:
@@ -349,6 +356,11 @@ def is_traceparent(value: Any) -> bool:
     return found is not None and all(part.strip("0") for part in found.groups())
 
 
+def are_capabilities(value: Any) -> bool:
+    name = "[A-Za-z0-9._:/-]{1,64}"
+    return isinstance(value, str) and re.fullmatch(f"{name}(?: {name}){{0,15}}", value) is not None
+
+
 def actor(claims: dict[str, Any]) -> str:
     """`act.sub` if there is an actor, else `sub`; at most four actors."""
     names: list[str] = [claims["sub"]]
@@ -360,6 +372,9 @@ def actor(claims: dict[str, Any]) -> str:
         if not is_identifier(holder.get("sub")) or holder.get("iss", claims["iss"]) != claims["iss"]:
             raise Refused("`act`")
         names.append(holder["sub"])
+    if names[1:2] == names[:1]:
+        # Nobody acts on behalf of a namesake.
+        raise Refused("`act`")
     return names[1] if len(names) > 1 else names[0]
 
 

@@ -214,6 +214,7 @@ def seal(
     idempotency_key: str | None = None,
     window: int | None = None,
     traceparent: str | None = None,
+    capabilities: str | None = None,
     nonce: bytes | None = None,
 ) -> Request:
     """Signs one message. Only tests with fixed vectors pass a nonce."""
@@ -229,7 +230,7 @@ def seal(
         "dig": digest(payload),
     }
     if timeout_ms is not None:
-        # `tmo` counts from the truncated `iat`: the caller adds what has passed of this second (§8).
+        # `tmo` counts from the truncated `iat`: the caller adds what has passed of this second (§6).
         claims["tmo"] = max(1, min(timeout_ms + now_ms - iat * 1000, MAX_TMO_MS))
     if idempotency_key is not None:
         claims["idk"] = idempotency_key
@@ -237,6 +238,8 @@ def seal(
         claims["win"] = window
     if traceparent is not None:
         claims["tp"] = traceparent
+    if capabilities is not None:
+        claims["cap"] = capabilities
     signing_key = key.for_service(audience)
     proof = sign({"alg": key.alg, "kid": key.kid, "typ": REQUEST_TYP}, claims, signing_key)
     return Request(subject, reply, payload, audience, token, proof, key.alg, key.kid, signing_key, claims["jti"], window)
@@ -361,6 +364,8 @@ def take_frame(
         raise Refused("`open` and the number 0 belong together")
     if (kind == "end") != ("acc" in claims) or (kind == "end" and not isinstance(acc, str)):
         raise Refused("`end` and `acc` belong together")
+    if acc is not None and len(unb64(acc)) != 32:
+        raise Refused("`acc` is no digest")
     if kind in ("open", "beat") and payload:
         raise Refused("a payload where there is none")
     return Frame(seq, kind, payload, proof_of(header_lines), acc), replica, claims["iat"]

@@ -28,6 +28,7 @@ AUDIENCE = f"{ENVIRONMENT}/{SERVICE}"
 SERVICE_KID = f"svc:{AUDIENCE}:1"
 CODES = {
     "stale": -32011,
+    "overloaded": -32014,
     "replayed": -32012,
     "invalid request": -32600,
     "parse error": -32700,

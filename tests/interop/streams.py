@@ -20,6 +20,9 @@ AGAIN_S = 0.1
 # The most bytes of an attachment in one answer (§25.6).
 MAX_PART = 98304
 CANCEL_S = 0.25
+# Frames are acknowledged after this many bytes, as the service counts them, even within half a window (§25.4).
+TELL_BYTES = 256 << 10
+FRAME_BYTES = 1 << 10
 # An answer that no frame follows is sent again after this time, twice; and after each loss, at most once a second.
 UNHEARD_S = 3.0
 ANSWER_S = 1.0
@@ -82,6 +85,7 @@ class StreamCall:
         self._control_with = control
         self._counter = 0
         self._acked = 0
+        self._bytes = 0
         self._pieces = bytearray()
         self._began = self._last_new = now
         self._last_ack = now
@@ -128,6 +132,7 @@ class StreamCall:
 
     async def _taken(self, frame: rpc.Frame) -> None:
         """Handles the next frame in order: only now is its payload read."""
+        self._bytes += len(frame.payload) + FRAME_BYTES
         if frame.kind in ("item", "note"):
             body = rpc.parse_json(frame.payload)
             parts = body if isinstance(body, list) else [body]
@@ -139,7 +144,7 @@ class StreamCall:
             question = rpc.parse_object(frame.payload)
             self.asked.append(question["method"])
             answer: dict[str, Any] = {"jsonrpc": "2.0", "id": question["id"]}
-            if question["method"] == "rpc.attachment" and self._wishes.attached:
+            if question["method"] == "rpc.attachment":
                 answer.update(self._part_of_attachment(question.get("params")))
             elif self._wishes.answer is None:
                 answer["error"] = {"code": -32601, "message": "Method not found"}
@@ -181,13 +186,14 @@ class StreamCall:
     async def _acknowledge(self) -> None:
         assert self.stream is not None and self._request.window is not None
         taken = self.stream.next - 1
-        if taken - self._acked < max(1, self._request.window // 2) or self.stream.ended:
+        is_much = self._bytes >= TELL_BYTES
+        if self.stream.ended or (taken - self._acked < max(1, self._request.window // 2) and not is_much):
             return
         await self._ack(taken)
 
     async def _ack(self, taken: int) -> None:
         assert self.stream is not None and self._request.window is not None
-        self._acked, self._last_ack = taken, time.monotonic()
+        self._acked, self._last_ack, self._bytes = taken, time.monotonic(), 0
         self.stream.allow(taken, self._request.window)
         lease = {} if self._wishes.lease_ms is None else {"tmo": self._wishes.lease_ms}
         await self._control("ack", ack=taken, **lease)

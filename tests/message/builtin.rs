@@ -1,9 +1,8 @@
 //! The methods that every service has: `rpc.can` and `rpc.explain`.
 
-use sealwire::Name;
-use sealwire::auth::KeyEntry;
-use sealwire::service::ServiceLimits;
-use sealwire::wire::AgentKey;
+use sealwire::configure::AgentKey;
+use sealwire::internal::auth::KeyEntry;
+use sealwire::{Name, ServiceLimits};
 use sealwire_testkit::desk::{Agent, Desk, OPEN_POLICY, call, code, recording};
 use serde_json::{Value, json};
 
@@ -108,7 +107,7 @@ async fn can_answers_for_the_agent_and_for_whom_it_acts() {
     let rules = |subject: &str| {
         format!(
             "[rule.ask]\neveryone = true\nallow = [\"rpc.can\"]\ndelegated = \"also\"\n\
-             [rule.both]\nagents = [\"ann\", \"{subject}\"]\nallow = [\"desk/note\"]\ndelegated = \"also\"\n\
+             [rule.both]\nagents = [\"ann\"]\nsubjects = [\"{subject}\"]\nallow = [\"desk/note\"]\ndelegated = \"also\"\n\
              [rule.own]\nagents = [\"ann\"]\nallow = [\"desk/echo\"]\n"
         )
     };
@@ -241,18 +240,21 @@ async fn explain_takes_the_proof_of_the_agents_own_key() {
     }
 }
 
-/// To the service, a token whose actor is its own subject is a delegated one; so it is to `rpc.explain`.
+/// No valid token says that an agent acts for a namesake, so `rpc.explain` answers no question about such a call.
 #[tokio::test]
-async fn explain_judges_a_call_for_the_agent_itself_as_delegated() {
-    let (desk, runs) = open();
+async fn explain_judges_no_call_on_behalf_of_a_namesake() {
+    let (desk, _) = open();
     desk.change_policy(
-        "[role.auditor]\nallow = [\"rpc.explain\"]\n[rule.own]\neveryone = true\nallow = [\"desk/note\"]\n",
+        "[role.auditor]\nallow = [\"rpc.explain\"]\n[agent.ann]\nallow = [\"desk/note\"]\ndelegated = \"also\"\n",
     );
-    let ann = desk.agent_with("ann", |request| request.actor = Some("ann".to_owned()));
-    assert_eq!(ask(&desk, &ann, "desk/note", json!([])).await, Err(-32002));
-    assert_eq!(runs.count(), 0);
     let bob = desk.agent("bob", &["auditor"]);
-    let question = json!({ "agent": "ann", "subject": "ann", "method": "desk/note" });
-    let why = ask(&desk, &bob, "rpc.explain", question).await.unwrap();
+    let question = |subject: &str| json!({ "agent": "ann", "subject": subject, "method": "desk/note" });
+    assert_eq!(ask(&desk, &bob, "rpc.explain", question("ann")).await, Err(-32602));
+    // A subject is somebody else than the agent of its name.
+    desk.change_policy(
+        "[role.auditor]\nallow = [\"rpc.explain\"]\n[rule.both]\nagents = [\"ann\", \"eve\"]\nallow = [\"desk/note\"]\ndelegated = \"also\"\n",
+    );
+    let why = ask(&desk, &bob, "rpc.explain", question("eve")).await.unwrap();
     assert_eq!((&why["decision"]["verdict"], &why["caller"]["delegated"]), (&json!("deny"), &json!(true)), "{why}");
+    assert_eq!(why["principals"][1]["kind"], "subject", "{why}");
 }

@@ -3,6 +3,7 @@
 mod keys;
 mod leaks;
 mod limits;
+mod log_floods;
 mod order;
 mod policy;
 mod properties;

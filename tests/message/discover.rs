@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::stream;
-use sealwire::policy::{Param, ParamType, ScalarType};
-use sealwire::rpc::RpcError;
-use sealwire::service::{BuildError, Ctx, Description, QuotaLimits, Router, RouterError, ServiceLimits};
+use sealwire::decide::{Param, ParamType, ScalarType};
+use sealwire::errors::RouterError;
+use sealwire::serve::{Description, QuotaLimits};
+use sealwire::{BuildError, Ctx, Router, RpcError, ServiceLimits};
 use sealwire_testkit::desk::{Agent, Desk, call, code};
 use serde_json::{Value, json};
 
@@ -139,16 +140,16 @@ async fn everybody_may_ask_unless_a_rule_says_no() {
         request.actor = Some("ann".to_owned());
     });
     assert!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()).is_empty(), "no rule is about such calls");
-    let rule = |agents: &str| format!("[rule.x]\nagents = [{agents}]\nallow = [\"log/*\"]\ndelegated = \"also\"\n");
-    desk.change_policy(&rule("\"ann\""));
+    let rule = |callers: &str| format!("[rule.x]\n{callers}\nallow = [\"log/*\"]\ndelegated = \"also\"\n");
+    desk.change_policy(&rule("agents = [\"ann\"]"));
     assert!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()).is_empty(), "only the agent may");
-    desk.change_policy(&rule("\"ann\", \"bob\""));
+    desk.change_policy(&rule("agents = [\"ann\", \"bob\"]"));
+    assert!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()).is_empty(), "the subject is no agent");
+    let both = rule("agents = [\"ann\"]\nsubjects = [\"bob\"]");
+    desk.change_policy(&both);
     assert_eq!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()), ["log/lines", "log/ticks"]);
     // Nobody may ask on behalf of a subject that may not ask.
-    desk.change_policy(&format!(
-        "{}[rule.y]\nagents = [\"bob\"]\ndeny = [\"rpc.discover\"]\n",
-        rule("\"ann\", \"bob\"")
-    ));
+    desk.change_policy(&format!("{both}[rule.y]\nsubjects = [\"bob\"]\ndeny = [\"rpc.discover\"]\n"));
     assert_eq!(discover(&desk, &for_bob, json!({})).await, Err(-32002));
 }
 

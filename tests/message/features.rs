@@ -22,8 +22,15 @@ fn a_library_user_compiles_only_what_a_library_needs() {
     }
     let default = tree("default");
     assert!(whole.contains("nkeys") && !default.contains("nkeys"), "only for the shared guard");
+    assert!(!default.contains("prometheus-client") && tree("client,metrics").contains("prometheus-client"));
+    let traces = tree("client,otel");
+    for heavy in ["opentelemetry_sdk", "opentelemetry-otlp", "prost", "reqwest", "tonic"] {
+        assert!(!traces.contains(heavy), "{heavy}");
+    }
+    assert!(!default.contains("opentelemetry") && traces.contains("tracing-opentelemetry"));
     let client = tree("client");
-    for serving in ["cedar-policy", "governor", "hyper", "jsonwebtoken", "moka", "toml", "tower"] {
+    assert!(!default.contains("tokio-tungstenite") && tree("client,websockets").contains("tokio-tungstenite"));
+    for serving in ["cedar-policy", "governor", "hyper", "jsonwebtoken", "moka", "sealwire-http", "toml", "tower"] {
         assert!(default.contains(serving), "{serving}");
         assert!(!client.contains(serving), "{serving}");
     }

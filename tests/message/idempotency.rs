@@ -1,13 +1,11 @@
-//! Calls with an idempotency key: SPEC.md §6 and §14, with the store of a single replica.
+//! Calls with an idempotency key: SPEC.md §6.1 and §14.2, with the store of a single replica.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire::Clock as _;
-use sealwire::auth::{IssueRequest, KeySet, TokenIssuer, TokenRules, TokenVerifier};
-use sealwire::rpc::RpcError;
-use sealwire::service::{BuildError, Ctx, Idempotent, Router};
+use sealwire::internal::auth::{IssueRequest, KeySet, TokenIssuer, TokenRules, TokenVerifier};
+use sealwire::{BuildError, Clock as _, Ctx, Idempotent, Router, RpcError};
 use sealwire_testkit::desk::{Agent, Desk, POLICY, Setup, call, code, recording};
 use serde_json::{Value, json};
 
@@ -55,8 +53,7 @@ async fn the_same_call_runs_once_and_gets_the_outcome_again_marked_and_under_its
 async fn an_outcome_is_for_the_subject_that_it_was_made_for() {
     let (router, runs) = recording();
     let policy = "[role.worker]\nallow = [\"desk/*\"]\ndelegated = \"also\"\n";
-    let desk =
-        Desk::open_with(router.idempotent("desk/echo", HOUR), policy, sealwire::service::ServiceLimits::default());
+    let desk = Desk::open_with(router.idempotent("desk/echo", HOUR), policy, sealwire::ServiceLimits::default());
     for (subject, expected) in [("user-1", 1), ("user-2", 2), ("user-1", 2)] {
         let ann = desk.agent_with("ann", |request| {
             request.subject = subject.to_owned();
@@ -153,6 +150,27 @@ async fn an_error_of_the_method_is_an_outcome() {
         assert_eq!(answer.get("idempotent_replay").is_some(), stored);
     }
     assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+/// SPEC.md §14: with these numbers of ours and this data, no repetition is refused in our name.
+#[tokio::test]
+async fn the_error_of_an_application_is_its_own_in_a_stored_outcome_too() {
+    let router = Router::new(()).method("desk/fail", |_: Ctx, (code,): (i32,)| async move {
+        Err::<(), _>(RpcError::application(code, "mine").with_data(&json!({ "idempotency": "running" })))
+    });
+    let desk = Desk::open(router.idempotent("desk/fail", HOUR));
+    for code in [-32002, -32011, -32014, -32017, -32601, -32603] {
+        let call = call("desk/fail", &format!("[{code}]"));
+        let mut wanted = json!({
+            "jsonrpc": "2.0",
+            "error": { "code": code, "message": "mine", "data": { "idempotency": "running" } },
+            "application_error": true,
+            "id": 1,
+        });
+        assert_eq!(ask(&desk, "ann", &code.to_string(), &call).await, wanted);
+        wanted["idempotent_replay"] = json!(true);
+        assert_eq!(ask(&desk, "ann", &code.to_string(), &call).await, wanted);
+    }
 }
 
 #[tokio::test(start_paused = true)]

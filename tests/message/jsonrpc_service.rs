@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire::rpc::{Limits, Responses, RpcError};
-use sealwire::service::{Ctx, Router, ServiceLimits};
+use sealwire::internal::rpc::{Limits, Responses};
+use sealwire::{Ctx, Router, RpcError, ServiceLimits};
 use sealwire_testkit::desk::{Agent, Desk, OPEN_POLICY, POLICY, code, specification_methods};
 use sealwire_testkit::jsonrpc_examples::{EXAMPLES, same_response};
 use serde::Deserialize;
@@ -365,9 +365,9 @@ async fn method_that_panics_while_it_is_cancelled_costs_nothing_but_itself() {
 
 // §5.1: "The error codes from and including -32768 to -32000 are reserved for pre-defined errors."; "data: A Primitive or
 // Structured value that contains additional information about the error. This may be omitted."
-/// SPEC.md §14.
+/// SPEC.md §14.1.
 #[tokio::test]
-async fn errors_of_the_application_are_sent_with_their_data_and_never_in_reserved_codes() {
+async fn errors_of_the_application_are_sent_as_they_are_and_never_pass_for_ours() {
     let router = Router::new(())
         .method("desk/fail", |_: Ctx, (code,): (i32,)| async move {
             Err::<(), _>(RpcError::application(code, "as asked").with_data(&json!({"limit": 3, "of": [null, "x"]})))
@@ -379,27 +379,37 @@ async fn errors_of_the_application_are_sent_with_their_data_and_never_in_reserve
                 Responses::Single(response) => response.outcome,
                 Responses::Batch(_) => unreachable!("an object was given"),
             }
+        })
+        // The meanings that an application shares with Sealwire.
+        .method("desk/shared", |_: Ctx, (code,): (i32,)| async move {
+            Err::<(), _>(match code {
+                -32001 => RpcError::validation("no"),
+                -32004 => RpcError::dependency("down"),
+                -32602 => RpcError::invalid_params("no"),
+                _ => RpcError::internal("down"),
+            })
         });
     let (desk, ann) = open(router);
     let ask = async |method: &str, code: i32| {
         let request = format!(r#"{{"jsonrpc":"2.0","method":"desk/{method}","params":[{code}],"id":1}}"#);
-        json(&desk.ask(&ann, &request).await.unwrap())["error"].clone()
+        json(&desk.ask(&ann, &request).await.unwrap())
     };
-    for code in [-32001, -32004, -1, 0, 1, 404, i32::MAX, i32::MIN, -31999, -32769] {
-        let data = json!({"limit": 3, "of": [null, "x"]});
-        assert_eq!(ask("fail", code).await, json!({"code": code, "message": "as asked", "data": data}));
-        assert_eq!(ask("relay", code).await, json!({"code": code, "message": "as received"}));
+    let data = json!({"limit": 3, "of": [null, "x"]});
+    for code in [-1, 0, 1, 404, i32::MAX, i32::MIN, -31999, -32769] {
+        let error = json!({"code": code, "message": "as asked", "data": data});
+        assert_eq!(ask("fail", code).await, json!({"jsonrpc": "2.0", "error": error, "id": 1}));
+        let error = json!({"code": code, "message": "as received"});
+        assert_eq!(ask("relay", code).await, json!({"jsonrpc": "2.0", "error": error, "id": 1}));
     }
-    let internal = json!({"code": -32603, "message": "Internal error"});
-    let reserved = (-32768..=-32100).step_by(17).chain(-32099..=-32005);
-    for code in reserved.chain([-32700, -32600, -32601, -32003, -32002, -32000]) {
-        assert_eq!(ask("relay", code).await, internal, "{code}");
-        let fail = ask("fail", code).await;
-        assert_eq!((&fail["code"], &fail["message"]), (&internal["code"], &internal["message"]), "{code}");
+    // The member is not the application's to write: it stands beside the error.
+    let of = |error: Value| json!({"jsonrpc": "2.0", "error": error, "application_error": true, "id": 1});
+    for code in (-32768..=-32100).step_by(17).chain(-32099..=-32000).chain([-32700, -32603, -32602, -32601, -32600]) {
+        assert_eq!(ask("fail", code).await, of(json!({"code": code, "message": "as asked", "data": data})), "{code}");
+        assert_eq!(ask("relay", code).await, of(json!({"code": code, "message": "as received"})), "{code}");
     }
-    // A method may use these two about its own parameters and about itself.
-    for code in [-32602, -32603] {
-        assert_eq!(ask("relay", code).await["code"], code);
+    for code in [-32001, -32004, -32602, -32603] {
+        let said = ask("shared", code).await;
+        assert_eq!((&said["error"]["code"], said.get("application_error")), (&json!(code), None));
     }
 }
 
@@ -453,7 +463,7 @@ async fn one_method_takes_named_positional_and_absent_params() {
 
 // §4: "Method names that begin with the word rpc followed by a period character (U+002E or ASCII 46) are reserved for
 // rpc-internal methods and extensions".
-/// SPEC.md §14.
+/// SPEC.md §14.1.
 #[tokio::test]
 async fn unknown_methods_are_told_from_denied_ones_only_where_the_policy_allows_the_name() {
     let (router, runs) = counting();

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use sealwire::MethodName;
-use sealwire::rpc::{Body, Entry, Id, Limits, Outcome, Params, Request, Response, ResponseError, Responses, RpcError};
+use sealwire::internal::rpc::{Body, Entry, Id, Limits, Outcome, Params, Request, Response, ResponseError, Responses};
+use sealwire::{MethodName, RpcError};
 use sealwire_testkit::jsonrpc_examples::{EXAMPLES, same_response};
 use serde::Deserialize;
 use serde_json::json;

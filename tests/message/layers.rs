@@ -1,163 +1,116 @@
-//! Which module may use which, read from the sources: imports and paths, without comments, string literals and tests.
+//! Which module of which package may use which, read from the sources: imports and paths, without comments, string literals and tests.
 //!
 //! A name counts as a use of the file that defines it, whichever module re-exports it. A re-export from a module's own
-//! submodule does not count as a use.
+//! submodule does not count as a use. So a helper that a module keeps in its parent is a circle: the parent uses the
+//! module, and the module uses the parent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::OnceLock;
 
-/// Each module of the crate, and which others it may use.
-const MODULES: &[(&str, &str)] = &[
-    ("name", ""),
-    ("clock", ""),
-    ("log_limiter", ""),
-    ("jose", ""),
-    ("strict_json", ""),
-    ("fault", ""),
-    ("files", ""),
-    ("tls", ""),
-    ("address", "name"),
-    ("nats", "files jose name tls"),
-    ("wire", "jose name nats"),
-    ("rpc", "strict_json"),
-    ("auth", "address clock fault files jose name nats strict_json tls wire"),
-    ("policy", "auth files name wire"),
-    ("client", "auth clock fault files jose log_limiter name nats rpc strict_json wire"),
-    ("service", "auth clock files jose log_limiter name nats policy rpc wire"),
-    ("config", "auth clock fault files name nats policy rpc service wire"),
-];
+use sources::{Module, Sources, name};
+use tables::{PACKAGES, Package, Rows, SCATTERED};
+use tokens::{implemented, lex, uses, without_tests};
 
-/// The same for the submodules of the largest modules. `.` is the module's own file.
-const ROOMS: &[(&str, &[(&str, &str)])] = &[
-    (
-        "auth",
-        &[
-            (".", ""),
-            ("caller", ""),
-            ("keyring", ""),
-            ("outcomes", ""),
-            ("replay", "outcomes"),
-            ("servicekey", ""),
-            ("token", "caller"),
-            ("verify_limiter", ""),
-            ("verifier", "caller keyring replay token verify_limiter"),
-        ],
-    ),
-    (
-        "client",
-        &[
-            ("token", ""),
-            ("credentials", "token"),
-            ("error", "credentials token"),
-            ("answer", "error"),
-            ("places", "error"),
-            ("stream_options", ""),
-            ("sent", ""),
-            ("trace", ""),
-            ("observe", "answer error"),
-            ("attachment", "stream_options"),
-            ("known_service", "credentials error"),
-            ("incoming", "answer error"),
-            ("pending", "answer error incoming known_service sent token"),
-            ("link", "credentials error pending"),
-            (".", "credentials error known_service link pending places token"),
-            ("control", ". link pending"),
-            ("stop_signal", ". answer control error pending"),
-            (
-                "exchange",
-                ". answer control error incoming known_service link observe pending sent stop_signal token trace",
-            ),
-            ("request", ". answer attachment error exchange observe sent stop_signal stream_options token trace"),
-            ("batch", ". answer error request"),
-            (
-                "stream",
-                ". answer attachment control error exchange incoming observe pending places request sent stop_signal stream_options",
-            ),
-            ("catalogue", ". error request stream"),
-        ],
-    ),
-    (
-        "policy",
-        &[
-            (".", ""),
-            ("model", ""),
-            ("cedar", "model"),
-            ("language", "cedar model"),
-            ("engine", "cedar language model"),
-            ("explain", "cedar engine language model"),
-            ("tools", "cedar engine explain language model"),
-        ],
-    ),
-    (
-        "service",
-        &[
-            ("answers", ""),
-            ("shares", ""),
-            ("streams", "shares"),
-            ("parts", "streams"),
-            ("attachment", "parts streams"),
-            ("calls", "attachment streams"),
-            ("description", ""),
-            ("catalogue", "description"),
-            ("counters", ""),
-            ("fair", ""),
-            ("semaphore", "fair"),
-            ("idempotency", "calls"),
-            ("metadata", ""),
-            ("quota", "shares"),
-            ("authorize", "calls"),
-            ("methods", "authorize"),
-            ("builtin", "authorize catalogue"),
-            ("refusal", "calls idempotency quota streams"),
-            ("replicas", "metadata"),
-            ("topic", "streams"),
-            ("router", "attachment authorize calls catalogue description idempotency methods parts streams topic"),
-            (
-                ".",
-                "answers attachment authorize builtin calls catalogue counters description idempotency methods quota refusal shares streams",
-            ),
-            ("builder", ". attachment authorize builtin catalogue counters idempotency methods quota router streams"),
-            ("control", ". streams"),
-            ("serve", ". control counters fair metadata replicas streams"),
-        ],
-    ),
-];
+mod sources;
+mod tables;
+mod tokens;
 
 /// What only services need. A program that only calls must not have to compile it.
-const NOT_FOR_CLIENTS: &[&str] = &["cedar_policy", "governor", "hyper", "jetstream", "jsonwebtoken", "moka", "tower"];
+const NOT_FOR_CLIENTS: &[&str] =
+    &["cedar_policy", "governor", "hyper", "jetstream", "jsonwebtoken", "moka", "sealwire_http", "tower"];
+
+/// In how many files a type's `impl` may stand.
+const MOST_FILES: usize = 3;
 
 #[test]
-fn modules_use_each_other_as_the_table_says() {
-    let wrong = Sources::read().against(MODULES, |module| module.first().cloned());
+fn packages_depend_on_each_other_as_the_table_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let below = |folder: &str| root.join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let folders = below("bindings")
+        .chain(below("crates"))
+        .chain([".", "benches/compare", "fuzz"].map(|folder| root.join(folder)));
+    let found: BTreeSet<_> = folders.filter(|folder| folder.join("Cargo.toml").exists()).collect();
+    let listed: BTreeSet<_> = PACKAGES.iter().map(|package| root.join(package.folder)).collect();
+    assert_eq!(found, listed, "every package has a row");
+    let rows: Vec<_> = PACKAGES.iter().map(|package| (package.name, package.may_use)).collect();
+    assert_eq!(circular(&rows), String::new());
+    let mut wrong = String::new();
+    for package in PACKAGES {
+        let manifest = std::fs::read_to_string(root.join(package.folder).join("Cargo.toml")).unwrap();
+        assert!(manifest.contains(&format!("\nname = \"{}\"\n", package.name)), "{}", package.folder);
+        for used in dependencies(&manifest) {
+            if !lists(package.may_use, used) {
+                writeln!(wrong, "`{}` must not depend on `{used}`", package.name).unwrap();
+            }
+        }
+    }
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
 #[test]
-fn rooms_use_each_other_as_the_table_says() {
-    let sources = Sources::read();
-    for (module, rooms) in ROOMS {
-        let wrong = sources.against(rooms, |path| {
-            (path.first()? == module).then(|| path.get(1).map_or_else(|| ".".to_owned(), String::clone))
-        });
-        assert!(wrong.is_empty(), "\n{wrong}");
+fn modules_use_each_other_as_the_table_says() {
+    let mut wrong = String::new();
+    for (package, sources) in sources() {
+        wrong += &circular(package.modules);
+        let part = |module: &Module| Some(name(&module.first().cloned().into_iter().collect()));
+        wrong += &against(package, sources, "", package.modules, part);
+        for (module, rooms) in package.rooms {
+            wrong += &circular(rooms);
+            let room = |path: &Module| {
+                (path.first()? == module).then(|| path.get(1).map_or_else(|| ".".to_owned(), String::clone))
+            };
+            wrong += &against(package, sources, &format!("{module}::"), rooms, room);
+        }
     }
+    assert!(wrong.is_empty(), "\n{wrong}");
 }
 
 #[test]
 fn files_do_not_use_each_other_in_a_circle() {
-    let sources = Sources::read();
-    for start in sources.uses.keys() {
-        let way = sources.way(start, start);
-        assert!(way.is_none(), "\n{}", way.unwrap_or_default());
+    let mut wrong = String::new();
+    for (package, sources) in sources() {
+        for file in sources.in_a_circle() {
+            writeln!(wrong, "{}: `{}` stands in a circle:\n{}", package.name, name(file), sources.circle(file))
+                .unwrap();
+        }
     }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn impls_of_a_type_stand_in_few_files() {
+    let (mut wrong, mut excused) = (String::new(), BTreeSet::new());
+    for (package, sources) in sources() {
+        for (path, files) in sources.implementations() {
+            if let Some(entry) = SCATTERED.iter().find(|(name, of, ..)| *name == package.name && *of == path)
+                && files.len() > MOST_FILES
+            {
+                excused.insert(entry);
+                if files.len() < entry.2 {
+                    writeln!(wrong, "fewer by now, write {} in `SCATTERED`: {entry:?}", files.len()).unwrap();
+                }
+                if files.len() <= entry.2 {
+                    continue;
+                }
+            }
+            if files.len() > MOST_FILES {
+                writeln!(wrong, "{}: `{path}` in {} files: {files:?}", package.name, files.len()).unwrap();
+            }
+        }
+    }
+    for entry in SCATTERED.iter().filter(|entry| !excused.contains(entry)) {
+        writeln!(wrong, "no longer so, take it from `SCATTERED`: {entry:?}").unwrap();
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
 }
 
 #[test]
 fn clients_need_nothing_that_only_services_need() {
-    let sources = Sources::read();
-    let reached: BTreeSet<_> =
-        sources.uses.keys().filter(|file| file[0] == "client").flat_map(|file| sources.reached(file)).collect();
+    let (_, sources) = sources().iter().find(|(package, _)| package.name == "sealwire").unwrap();
+    let clients = sources.uses.keys().filter(|file| file.first().is_some_and(|module| module == "client"));
+    let reached: BTreeSet<_> = clients.flat_map(|file| sources.reached(file)).collect();
     assert!(reached.len() > 20, "{reached:?}");
     for file in reached {
         for token in &sources.files[&file].tokens {
@@ -179,307 +132,79 @@ fn the_reader_finds_what_a_source_uses() {
     assert_eq!(imported, ["2 a crate::a", "2 C crate::a::B", "2 E crate::a::d::E", "7 One crate::last::One"]);
     let named: Vec<_> = paths.iter().map(|found| format!("{} {}", found.line, found.path.join("::"))).collect();
     assert_eq!(named, ["3 C::g", "3 super::h::i"]);
+    let text = "impl A {}\nimpl<T: Fn() -> u8> b::C<T> where for<'a> T: D<'a> {}\nfn f(_: impl E) -> impl E {}\n\
+                impl F for G {}\nunsafe impl<T> H<T> for &T {}\n#[cfg(test)]\nimpl I {}\nimpl dyn J {}\n";
+    let types: Vec<_> = implemented(&without_tests(lex(text))).iter().map(|path| path.join("::")).collect();
+    assert_eq!(types, ["A", "b::C", "J"]);
 }
 
-/// The path of a module from the crate's root, which is the empty path.
-type Module = Vec<String>;
-
-struct Sources {
-    files: BTreeMap<Module, File>,
-    /// What each file uses, and the line.
-    uses: BTreeMap<Module, BTreeMap<Module, usize>>,
+/// The sources of every package.
+fn sources() -> &'static [(&'static Package, Sources)] {
+    static SOURCES: OnceLock<Vec<(&Package, Sources)>> = OnceLock::new();
+    SOURCES.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        PACKAGES.iter().map(|package| (package, Sources::read(&root.join(package.folder)))).collect()
+    })
 }
 
-struct File {
-    path: PathBuf,
-    tokens: Vec<Token>,
-    imports: Vec<Found>,
-    paths: Vec<Found>,
-}
-
-impl Sources {
-    fn read() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let mut files = BTreeMap::new();
-        for path in sealwire_testkit::files_below(&root) {
-            let below = path.strip_prefix(&root).unwrap().with_extension("");
-            let module: Module = below.iter().map(|name| name.to_str().unwrap().to_owned()).collect();
-            if module.last().is_some_and(|name| name != "tests") && module != ["lib"] {
-                let tokens = without_tests(lex(&std::fs::read_to_string(&path).unwrap()));
-                let (imports, paths) = uses(&tokens);
-                let path = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().to_owned();
-                files.insert(module, File { path, tokens, imports, paths });
-            }
-        }
-        assert!(files.len() > 100, "{} files", files.len());
-        let mut sources = Self { files, uses: BTreeMap::new() };
-        sources.uses = sources.files.iter().map(|(module, file)| (module.clone(), sources.of(module, file))).collect();
-        sources
-    }
-
-    fn of(&self, module: &Module, file: &File) -> BTreeMap<Module, usize> {
-        let re_exported = |found: &&Found| {
-            found.public
-                && self.absolute(module, &found.path).is_some_and(|path| {
-                    path.starts_with(module)
-                        && !file.paths.iter().any(|used| used.path[0] == found.name)
-                        && !file
-                            .tokens
-                            .iter()
-                            .any(|token| token.lone && token.text == found.name && token.line > found.line)
-                })
+/// Every use that the table does not allow, and every part that the table lacks or has in vain.
+fn against(
+    package: &Package,
+    sources: &Sources,
+    front: &str,
+    table: Rows,
+    part: impl Fn(&Module) -> Option<String>,
+) -> String {
+    let mut wrong = String::new();
+    let mut missing: BTreeSet<_> = table.iter().map(|(name, _)| *name).collect();
+    for (module, uses) in &sources.uses {
+        let Some(from) = part(module) else { continue };
+        missing.remove(from.as_str());
+        let path = sources.files[module].path.display();
+        let Some((_, may)) = table.iter().find(|(name, _)| *name == from) else {
+            writeln!(wrong, "{path}: `{from}` is not in the table").unwrap();
+            continue;
         };
-        let imports = file.imports.iter().filter(|found| !re_exported(found));
-        let mut used = BTreeMap::new();
-        for found in imports.chain(&file.paths) {
-            let target = self.absolute(module, &found.path).and_then(|path| self.definition(path, 0));
-            if let Some(target) = target.filter(|target| target != module) {
-                used.entry(target).or_insert(found.line);
-            }
-        }
-        used
-    }
-
-    /// A path as seen from the root; `None` if it leads out of the crate.
-    fn absolute(&self, module: &Module, path: &[String]) -> Option<Module> {
-        let (head, rest) = path.split_first()?;
-        let mut from = match head.as_str() {
-            "crate" => Vec::new(),
-            "self" => module.clone(),
-            "super" => module[..module.len() - 1].to_vec(),
-            name => {
-                let child = [module.as_slice(), &[name.to_owned()]].concat();
-                if self.files.contains_key(&child) {
-                    child
-                } else {
-                    let import = self.files[module].imports.iter().find(|import| import.name == name)?;
-                    (import.path[0] != *name).then(|| self.absolute(module, &import.path))??
-                }
-            }
-        };
-        for name in rest {
-            if name == "super" {
-                from.pop();
-            } else {
-                from.push(name.clone());
-            }
-        }
-        Some(from)
-    }
-
-    /// The file in which the last name of a path is defined.
-    fn definition(&self, path: Module, depth: usize) -> Option<Module> {
-        let file = (1..=path.len()).rev().map(|len| &path[..len]).find(|front| self.files.contains_key(*front))?;
-        let rest = &path[file.len()..];
-        let import = rest.first().and_then(|name| self.files[file].imports.iter().find(|import| import.name == *name));
-        match import.and_then(|import| self.absolute(&file.to_vec(), &import.path)) {
-            Some(further) if depth < 8 && !further.starts_with(&path) => {
-                self.definition([further.as_slice(), &rest[1..]].concat(), depth + 1)
-            }
-            _ => Some(file.to_vec()),
-        }
-    }
-
-    /// Every use that the table does not allow, and every part that the table lacks.
-    fn against(&self, table: &[(&str, &str)], part: impl Fn(&Module) -> Option<String>) -> String {
-        let mut wrong = String::new();
-        for (module, uses) in &self.uses {
-            let Some(from) = part(module) else { continue };
-            let path = self.files[module].path.display();
-            let Some((_, may)) = table.iter().find(|(name, _)| *name == from) else {
-                writeln!(wrong, "{path}: `{from}` is not in the table").unwrap();
+        for (to, line) in uses.iter().filter_map(|(used, line)| Some((part(used)?, line))) {
+            if to == from || lists(may, &to) {
                 continue;
-            };
-            for (to, line) in uses.iter().filter_map(|(used, line)| Some((part(used)?, line))) {
-                if to != from && !may.split(' ').any(|may| may == to) {
-                    writeln!(wrong, "{path}:{line}: `{from}` must not use `{to}`").unwrap();
-                }
             }
+            writeln!(wrong, "{path}:{line}: `{front}{from}` must not use `{front}{to}`").unwrap();
         }
-        wrong
     }
-
-    /// All files that a file uses, directly or indirectly, including itself.
-    fn reached(&self, from: &Module) -> BTreeSet<Module> {
-        let (mut reached, mut open) = (BTreeSet::new(), vec![from.clone()]);
-        while let Some(next) = open.pop() {
-            if reached.insert(next.clone()) {
-                open.extend(self.uses[&next].keys().cloned());
-            }
-        }
-        reached
+    for name in missing {
+        writeln!(wrong, "{}: no `{front}{name}`, but a row for it", package.name).unwrap();
     }
-
-    /// The chain of uses that leads from one file to another, if there is one.
-    fn way(&self, from: &Module, to: &Module) -> Option<String> {
-        let (mut before, mut open) = (BTreeMap::new(), vec![from]);
-        while let Some(next) = open.pop() {
-            for (used, line) in &self.uses[next] {
-                if !before.contains_key(used) {
-                    before.insert(used, (next, line));
-                    open.push(used);
-                }
-            }
-        }
-        let mut way = String::new();
-        let mut at = to;
-        while let Some((user, line)) = before.get(at) {
-            writeln!(way, "{}:{line}: uses `{}`", self.files[*user].path.display(), at.join("::")).unwrap();
-            at = user;
-            if at == from {
-                return Some(way);
-            }
-        }
-        None
-    }
+    wrong
 }
 
-struct Token {
-    text: String,
-    line: usize,
-    /// Follows neither `::` nor a dot.
-    lone: bool,
-}
-
-/// A path in a source. For an import, also the name it has there and whether it is re-exported.
-#[derive(Clone)]
-struct Found {
-    path: Vec<String>,
-    line: usize,
-    name: String,
-    public: bool,
-}
-
-/// Names, `::` and single characters; no comments and no literals.
-fn lex(text: &str) -> Vec<Token> {
-    let (mut tokens, mut rest, mut line) = (Vec::<Token>::new(), text, 1);
-    while let Some(first) = rest.chars().next() {
-        let is_name = |c: char| c.is_alphanumeric() || c == '_';
-        let raw = rest.trim_start_matches(['b', 'c']).strip_prefix('r').map(|raw| raw.trim_start_matches('#'));
-        let len = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if let Some(quoted) = raw.and_then(|raw| raw.strip_prefix('"')) {
-            let hashes = rest[..rest.len() - quoted.len()].matches('#').count();
-            let end = format!("\"{}", "#".repeat(hashes));
-            rest.len() - quoted.len() + quoted.find(&end).unwrap() + end.len()
-        } else if first == '"' {
-            let mut escaped = true;
-            let end = |c: char| {
-                let ends = c == '"' && !escaped;
-                escaped = c == '\\' && !escaped;
-                ends
-            };
-            rest.find(end).unwrap() + 1
-        } else if first == '\'' {
-            let mut after = rest.char_indices().skip(1);
-            match (after.next(), after.next()) {
-                (Some((_, '\\')), Some((at, _))) => at + 1 + rest[at + 1..].find('\'').unwrap() + 1,
-                (_, Some((at, '\''))) => at + 1,
-                _ => 1,
-            }
-        } else {
-            let len = match rest.find(|c| !is_name(c)).unwrap_or(rest.len()) {
-                0 if rest.starts_with("::") => 2,
-                0 => first.len_utf8(),
-                name => name,
-            };
-            if !first.is_whitespace() {
-                let lone = tokens.last().is_none_or(|before| before.text != "::" && before.text != ".");
-                tokens.push(Token { text: rest[..len].to_owned(), line, lone });
-            }
-            len
-        };
-        line += rest[..len].matches('\n').count();
-        rest = &rest[len..];
-    }
-    tokens
-}
-
-/// The tokens without those that are compiled for tests or documentation only.
-fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
-    let mut kept = Vec::new();
-    let mut tokens = tokens.into_iter().peekable();
-    while let Some(token) = tokens.next() {
-        if token.text != "#" {
-            kept.push(token);
-            continue;
-        }
-        let mut left_out = false;
-        let (mut depth, mut is_cfg) = (0, false);
-        for token in tokens.by_ref() {
-            is_cfg |= token.text == "cfg";
-            left_out |= is_cfg && (token.text == "test" || token.text == "doc");
-            depth += i32::from(token.text == "[") - i32::from(token.text == "]");
-            if depth == 0 && token.text == "]" {
-                break;
-            }
-        }
-        if !left_out {
-            continue;
-        }
-        let mut depth = 0;
-        for token in tokens.by_ref() {
-            depth += i32::from(token.text == "{") - i32::from(token.text == "}");
-            if depth == 0 && [";", "}"].contains(&token.text.as_str()) {
-                break;
+/// The rows of a table that name themselves or a row below them.
+fn circular(table: &[(&str, &str)]) -> String {
+    let mut wrong = String::new();
+    for (row, (name, may)) in table.iter().enumerate() {
+        for used in may.split_whitespace() {
+            if !table[..row].iter().any(|(above, _)| *above == used) {
+                writeln!(wrong, "`{name}` names `{used}`, which is not above it").unwrap();
             }
         }
     }
-    kept
+    wrong
 }
 
-/// The imports, and the paths elsewhere.
-fn uses(tokens: &[Token]) -> (Vec<Found>, Vec<Found>) {
-    let (mut imports, mut paths, mut at) = (Vec::new(), Vec::new(), 0);
-    let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
-    while at < tokens.len() {
-        let before = at.checked_sub(1).map_or("", text);
-        // `use<T>` lists what a future captures.
-        if text(at) == "use" && text(at + 1) != "<" {
-            at = tree(tokens, at + 1, &[], before == "pub" || before == ")", &mut imports);
-        } else if text(at + 1) == "::" && tokens[at].lone && before != "in" {
-            let line = tokens[at].line;
-            let mut path = vec![text(at).to_owned()];
-            while text(at + 1) == "::" && text(at + 2).starts_with(|c: char| c.is_alphanumeric() || c == '_') {
-                path.push(text(at + 2).to_owned());
-                at += 2;
-            }
-            paths.push(Found { path, line, name: String::new(), public: false });
-        }
-        at += 1;
-    }
-    (imports, paths)
+fn lists(names: &str, wanted: &str) -> bool {
+    names.split_whitespace().any(|name| name == wanted)
 }
 
-/// One tree of an import, from `at` to the token that ends it.
-fn tree(tokens: &[Token], mut at: usize, front: &[String], public: bool, found: &mut Vec<Found>) -> usize {
-    let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
-    let (line, mut path) = (tokens[at].line, front.to_vec());
-    loop {
-        match text(at) {
-            "::" => at += 1,
-            "{" => {
-                at += 1;
-                while text(at) != "}" {
-                    at = tree(tokens, at, &path, public, found);
-                    at += usize::from(text(at) == ",");
-                }
-                return at + 1;
-            }
-            "as" => {
-                found.push(Found { path, line, name: text(at + 1).to_owned(), public });
-                return at + 2;
-            }
-            "," | ";" | "}" => {
-                let name = path.last().cloned().unwrap_or_default();
-                found.push(Found { path, line, name, public });
-                return at;
-            }
-            "self" if !path.is_empty() => at += 1,
-            name => {
-                path.push(name.to_owned());
-                at += 1;
-            }
+/// The packages of the project that a package depends on.
+fn dependencies(manifest: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut is_one = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            is_one = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
+        } else if is_one && line.contains("path = \"") {
+            found.extend(line.split_whitespace().next());
         }
     }
+    found
 }

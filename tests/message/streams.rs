@@ -4,6 +4,7 @@ mod attachments;
 mod bounds;
 mod endings;
 mod pressure;
+mod revoked;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,13 +13,12 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Outlet, Router, ServiceLimits, Sink, StreamLimits, Topic, WhenFull};
-use sealwire::wire::{
-    Accepted, ControlClaims, ControlOp, Delivery, Expectation, FrameKind, FrameReceiver, Received, Sealed, SealedFrame,
-    Signed, SignedControl, Taken,
+use sealwire::internal::wire::{
+    Accepted, ControlClaims, ControlOp, Expectation, FrameKind, FrameReceiver, Received, SealedFrame, Signed,
+    SignedControl, Taken,
 };
-use sealwire::{Clock as _, Name};
+use sealwire::serve::{Delivery, Outlet, Sealed, StreamLimits};
+use sealwire::{Clock as _, Ctx, Name, Router, RpcError, ServiceLimits, Sink, Topic, WhenFull};
 use sealwire_testkit::desk::{Agent, Desk, Letter, code, digest, text};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -80,9 +80,8 @@ fn letter(desk: &Desk, agent: &Agent, payload: &str, window: Option<u64>, timeou
         now_ms: desk.clock.now_ms(),
         valid_s: 30,
         timeout_ms: Some(timeout_ms),
-        idempotency_key: None,
         window,
-        traceparent: None,
+        ..Signed::default()
     });
     let mut headers = HeaderMap::new();
     headers.insert("Authorization", signed.authorization.as_str());
@@ -201,7 +200,7 @@ impl Caller {
     }
 }
 
-fn accept(expectation: &Expectation, frame: &SealedFrame) -> sealwire::wire::AcceptedFrame {
+fn accept(expectation: &Expectation, frame: &SealedFrame) -> sealwire::internal::wire::AcceptedFrame {
     match expectation.accept_any(frame.to(), frame.headers(), frame.payload()).unwrap() {
         Accepted::Frame(frame) => frame,
         Accepted::Answer { .. } => panic!("an ordinary answer"),

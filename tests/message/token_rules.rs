@@ -12,11 +12,11 @@ mod time;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sealwire::auth::{
+use sealwire::internal::auth::{
     AccessToken, Confirmation, Denylist, IssueRequest, JsonFault, Symmetric, TokenAlgorithm, TokenError, TokenIssuer,
     TokenRules, TokenVerifier, decode_untrusted,
 };
-use sealwire::rpc::Flaw;
+use sealwire::internal::rpc::Flaw;
 use sealwire_testkit::idp::{Idp, NOW, b64, compact};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -98,8 +98,12 @@ fn tokens_of_the_vectors_get_what_the_vectors_expect() {
     let vectors: Value = serde_json::from_str(include_str!("../vectors/nats-rpc-v1.json")).unwrap();
     let now = vectors["clock"].as_u64().unwrap();
     let keys = vectors["token_keys"].to_string();
-    let keys =
-        sealwire::auth::KeySet::from_jwks(&keys, vectors["issuer"].as_str().unwrap(), "vectors", Symmetric::Refused);
+    let keys = sealwire::internal::auth::KeySet::from_jwks(
+        &keys,
+        vectors["issuer"].as_str().unwrap(),
+        "vectors",
+        Symmetric::Refused,
+    );
     let verifier = TokenVerifier::new(TokenRules::new(vectors["service"].as_str().unwrap()), keys.unwrap());
     let mut seen = 0;
     for vector in vectors["vectors"].as_array().unwrap() {

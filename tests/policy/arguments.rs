@@ -3,8 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, ServiceLimits};
+use sealwire::{Ctx, Router, RpcError, ServiceLimits};
 use sealwire_testkit::desk::{Desk, call, code};
 use serde_json::Value;
 

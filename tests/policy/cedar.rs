@@ -1,6 +1,7 @@
 //! Policies in Cedar beside those in TOML: the whole language, one set, one semantics.
 
-use sealwire::policy::{PolicySet, Reason, Verdict};
+use sealwire::PolicySet;
+use sealwire::decide::{Reason, Verdict};
 use sealwire_testkit::policies::*;
 use serde_json::json;
 
@@ -107,7 +108,7 @@ when {
   context.now >= datetime("2026-09-21") && context.hour == 14 && context.minute == 13 && context.weekday == "mon" &&
   context.minute_of_day == 853 && context.minute_of_week == 853 && context.token.age_s <= 60 &&
   context.token.remaining_s == 0 && context.token.issuer == "" && context.token.id == "" && context.token.key == "" &&
-  context.algorithm == "HS256" && context.key == "x.k1" && context.agent == "x" && context.subject == "x" &&
+  context.algorithm == "HS256" && context.key == "x.k1" && context.agent == "x" && !(context has subject) && principal is Agent &&
   principal.name == "x" && resource == Service::"this" && action in Action::"math/*" && !context.delegated
 };
 "#,
@@ -142,7 +143,7 @@ fn mistakes_are_found_with_their_line() {
         ),
         (
             "permit(principal is User, action, resource);",
-            "c.cedar:1: error: the principal can never be that: it is always an agent; write `principal == Agent::\"planner\"` or `principal in Role::\"teller\"`",
+            "c.cedar:1: error: the principal can never be that: it is always an agent or a subject; write `principal == Agent::\"planner\"`, `principal == Subject::\"alice\"` or `principal in Role::\"teller\"`",
         ),
         (
             "permit(principal, action, resource == Photo::\"x\");",
@@ -188,8 +189,7 @@ fn explanations_quote_the_conditions() {
     );
     let teller = caller("t", &["teller"]);
     let raw = serde_json::value::RawValue::from_string(r#"["acct-0",500]"#.into()).unwrap();
-    let question =
-        sealwire::policy::Question { caller: &teller, method: "bank/transfer", params: Some(&raw), now_ms: 0 };
+    let question = sealwire::Question { caller: &teller, method: "bank/transfer", params: Some(&raw), now_ms: 0 };
     let text = set.explain(&question).to_string();
     for line in [
         "    no   context.params.amount <= 100 (amount = 500)",

@@ -73,7 +73,7 @@ allow = ["bank/transfer"]
 amount = { max = "100" }
 to = 5
 note = { min = 1 }
-rate = { max = 5 }
+rate = { is = 5 }
 meta = "x"
 [rule.b]
 everyone = true
@@ -95,7 +95,7 @@ when.utc_offset = "CET"
         "r.toml:5: error: `amount` is of type integer, and \"100\" can never match it; write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`",
         "r.toml:6: error: `to` is of type string, and 5 can never match it; write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`",
         "r.toml:7: error: `note` is of type string, which has no `min`; write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`",
-        "r.toml:8: error: `rate` is of type number, which rules cannot compare; declare it an integer in a smaller unit (cents, millimetres)",
+        "r.toml:8: error: `rate` is of type number, of which rules ask only `min` and `max`; write a bound, or declare it an integer in a smaller unit (cents, millimetres)",
         "r.toml:9: error: `meta` is of type any, which rules cannot compare; declare its type",
         "r.toml:13: error: `amount` is a 64-bit integer, and 1.5 is none; write a whole number that fits 64 bits",
         "r.toml:14: error: `to` cannot be compared with \"params.amount\", which is of type integer; of type string are `agent`, `algorithm`, `issuer`, `key`, `params.note`, `params.to` and `subject`",
@@ -183,13 +183,13 @@ mode = "shadowy"
 "#,
     );
     for expected in [
-        "r.toml:1: error: this rule does not say which callers it applies to; write `roles`, `agents` or `everyone = true`",
+        "r.toml:1: error: this rule does not say which callers it applies to; write `roles`, `agents`, `subjects` or `everyone = true`",
         "r.toml:3: error: the rule `b` allows and denies nothing; write `allow = [\"…\"]` or `deny = [\"…\"]`",
         "r.toml:5: error: the rule `c` both allows and denies; make two rules of it",
-        "r.toml:11: error: `everyone` beside `roles` or `agents`; leave one of them out",
+        "r.toml:11: error: `everyone` beside `roles`, `agents` or `subjects`; leave one of them out",
         "r.toml:13: error: there is no condition in it; leave it out, or say what has to hold",
         "r.toml:14: error: `e f` is not a name for a rule; 1 to 64 of A-Z a-z 0-9 _ - . / are allowed",
-        "r.toml:17: error: unknown key `modus` in `[rule.e f]`; the keys of `[rule.e f]` are `agents`, `allow`, `delegated`, `deny`, `description`, `everyone`, `mode`, `roles`, `unless` and `when`",
+        "r.toml:17: error: unknown key `modus` in `[rule.e f]`; the keys of `[rule.e f]` are `agents`, `allow`, `delegated`, `deny`, `description`, `everyone`, `mode`, `roles`, `subjects`, `unless` and `when`",
         "r.toml:18: error: `mode = \"shadowy\"` is not known; did you mean `shadow`?",
     ] {
         assert_finding(&found, expected);
@@ -213,7 +213,7 @@ fn roles_that_nobody_can_have_are_a_warning() {
     assert_eq!(
         found,
         [
-            "r.toml:1: warning: no caller can ever hold the role `ghost`, so `role.ghost.allow` never applies; grant it to an agent (`[agent.\"…\"] roles = […]`), or let tokens carry it (`from = \"anywhere\"`)"
+            "r.toml:1: warning: no caller can ever hold the role `ghost`, so `role.ghost.allow` never applies; grant it (`[agent.\"…\"] roles = […]`, `[subject.\"…\"]`), or let tokens carry it (`from = \"anywhere\"`)"
         ]
     );
 }
@@ -380,7 +380,7 @@ attributes = { team = "x" }
         "m.toml:4: error: the methods `a.b` and `a/b` are the same in a subject; rename one of them",
         "m.toml:7: error: `sub` is not a claim to be declared; ask `subject`",
         "m.toml:8: error: the type of `tenant` is an integer; write `tenant = \"string\"`",
-        "m.toml:10: error: every agent has the attribute `name` already; give it another name",
+        "m.toml:10: error: every agent and subject has the attribute `name` already; give it another name",
         "m.toml:12: error: unknown attribute `team`; declare it: `[attributes]` and `team = \"string\"`",
     ] {
         assert_finding(&found, expected);

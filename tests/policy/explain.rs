@@ -1,7 +1,6 @@
 //! What `policy explain` says about each kind of condition: what was required and what the call had, in the operator's words.
 
-use sealwire::auth::Caller;
-use sealwire::policy::{PolicySet, Question};
+use sealwire::{Caller, PolicySet, Question};
 use sealwire_testkit::policies::*;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -109,7 +108,7 @@ fn each_condition_of_a_toml_rule_says_what_the_call_had() {
             "yes  the caller's attribute `teams` contains `a` (attributes.teams = [\"b\",\"a\"])",
         ),
         ("when.agent = { glob = \"x*\" }", "no   the agent matches `x*` (agent = \"planner\")"),
-        ("when.subject = \"x\"", "no   the subject is `x` (subject = \"planner\")"),
+        ("when.subject = \"x\"\ndelegated = \"also\"", "no   the subject is `x` (subject = absent)"),
         ("when.issuer = \"x\"", "no   the token's issuer is `x` (token.issuer = \"https://idp.example\")"),
         ("when.key = \"x\"", "no   the key is `x` (key = \"planner.k1\")"),
         ("when.algorithm = \"EdDSA\"", "no   the signature is `EdDSA` (algorithm = \"HS256\")"),

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use sealwire::MethodName;
-use sealwire::auth::Caller;
-use sealwire::policy::{Decision, Methods, PolicyErrors, PolicySet, Question, Reason, Severity, Verdict};
+use sealwire::decide::{Methods, Reason, Severity, Verdict};
+use sealwire::errors::PolicyErrors;
+use sealwire::{Caller, Decision, MethodName, PolicySet, Question};
 use sealwire_testkit::policies::{MONDAY_AFTERNOON, caller, on_behalf_of};
 
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -81,7 +81,7 @@ delegated = "also"
 allow = ["math/mul"]
 [agent."planner"]
 roles = ["calc", "solo"]
-[agent."alice@example.com"]
+[subject."alice@example.com"]
 roles = ["calc", "solo"]
 "#;
     let set = load(&[("a.toml", text)]).unwrap();
@@ -241,7 +241,7 @@ fn explanation_names_the_part_that_failed() {
         text.contains("    yes  the caller has the role `calc`\n    no   the agent calls in its own name"),
         "{text}"
     );
-    assert!(text.contains("for alice: deny"), "{text}");
+    assert!(text.contains("for the subject alice: deny"), "{text}");
     let json = serde_json::to_value(set.explain(&question)).unwrap();
     assert_eq!(json["decision"]["verdict"], "deny");
 }

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use sealwire::MethodName;
-use sealwire::policy::{Methods, PolicySet, PolicyStore, Reload};
+use sealwire::decide::{Methods, PolicyStore, Reload};
+use sealwire::{MethodName, PolicySet};
 use sealwire_testkit::policies::*;
 
 const OPEN: &str = "[method.m]\n[rule.open]\neveryone = true\nallow = [\"m\"]\n";
@@ -42,6 +42,11 @@ fn policy_that_is_nested_without_bound_is_an_error_and_not_the_end() {
         (ifs(3_000), long),
         (permit(&vec!["1"; 5_000].join(" + ")), long),
         (permit(&format!("context{} == 1", ".a".repeat(5_000))), long),
+        (permit(&format!("context{} == 1", "[\"a\"]".repeat(5_000))), long),
+        (permit(&format!("context{} == 1", " [ \"a\" ] ".repeat(5_000))), long),
+        (permit(&format!("context{} == 1", ".a[\"b\"]".repeat(5_000))), long),
+        (permit(&format!("context{}", "()".repeat(5_000))), long),
+        (permit(&format!("principal == {}A::\"x\"", "A::".repeat(5_000))), deep),
     ] {
         let error = on_a_small_stack(move || load(&[("a.toml", OPEN), ("b.cedar", &text)]).unwrap_err());
         assert!(error.contains(&format!("b.cedar:1: error: {expected}")), "{error}");
@@ -61,7 +66,7 @@ fn policies_at_the_bounds_fit_into_a_thread_of_the_runtime() {
         on_a_small_stack(move || {
             let set = load(&[("a.toml", "[method.m]\n"), ("b.cedar", &text)]).unwrap_or_else(|error| panic!("{error}"));
             let caller = caller("a", &[]);
-            let question = sealwire::policy::Question { caller: &caller, method: "m", params: None, now_ms: 0 };
+            let question = sealwire::Question { caller: &caller, method: "m", params: None, now_ms: 0 };
             assert_eq!(set.decide(&question), set.explain(&question).decision);
             assert_ne!(set.decide(&question).reason.label(), "evaluation_error", "{}", &text[..80]);
         });
@@ -120,6 +125,12 @@ fn file_that_lost_its_content_is_a_warning() {
     }
 }
 
+/// The processor time of this thread: on a busy machine, the clock says little. Zero where the system does not tell.
+fn processor_time() -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(told.split(' ').next().and_then(|spent| spent.parse().ok()).unwrap_or_default())
+}
+
 /// Thousands of rules about one method: comparing any two of them takes no long time.
 #[test]
 fn three_thousand_rules_load_in_seconds() {
@@ -127,10 +138,11 @@ fn three_thousand_rules_load_in_seconds() {
     for n in 0..3_000 {
         writeln!(text, "[rule.r{n}]\neveryone = true\nallow = [\"m\"]\nwhen.claims.t = \"x{n}\"").unwrap();
     }
-    let began = Instant::now();
+    let began = processor_time();
     let set = load(&[("a.toml", &text)]).unwrap();
-    println!("3,000 rules loaded in {:.1} s", began.elapsed().as_secs_f64());
-    assert!(began.elapsed() < Duration::from_secs(60));
+    let spent = processor_time() - began;
+    println!("3,000 rules loaded in {:.1} s", spent.as_secs_f64());
+    assert!(spent < Duration::from_secs(60));
     assert!(!allows(&set, &caller("a", &[]), "m", ""));
 }
 

@@ -8,7 +8,10 @@ mod whole;
 
 use generate::{Asked, Effect, Model, any_asked, any_model, any_rule, any_rule_as_it_comes};
 use proptest::prelude::*;
-use sealwire::policy::{Decision, Methods, PolicySet, Question, Reason, Severity, Verdict};
+use sealwire::decide::{Methods, Reason, Severity, Verdict};
+use sealwire::internal::policy::{MethodScope, TokenRoles};
+use sealwire::internal::wire::Endpoint;
+use sealwire::{Decision, MethodName, Name, PolicySet, Question};
 use serde_json::value::RawValue;
 
 fn load(files: &[(&str, &str)]) -> PolicySet {
@@ -129,6 +132,30 @@ proptest! {
     }
 
     #[test]
+    fn what_the_application_would_allow_the_broker_allows(model in any_model(), asked in prop::collection::vec(any_asked(), 10)) {
+        let toml = toml_set(&model);
+        let cedar = load(&[("base.toml", generate::BASE), ("rules.cedar", &model.to_cedar())]);
+        for set in [&toml, &cedar] {
+            for asked in &asked {
+                let carried = &asked.caller.roles;
+                let scopes = [TokenRoles::Any, TokenRoles::Within(carried.clone()), TokenRoles::Exactly(carried.clone())]
+                    .map(|roles| set.method_scope(&asked.caller.agent, &roles));
+                // What is known narrows.
+                let [any, within, exactly] = &scopes;
+                prop_assert!(exactly.possible.is_subset(&within.possible) && within.possible.is_subset(&any.possible));
+                let decision = decide(set, asked);
+                // A service may have methods that no file declares; then a pattern decides on them.
+                let would_allow = matches!(decision.reason, Reason::UnknownMethod { would_allow: true });
+                if decision.is_allow() || would_allow {
+                    for scope in &scopes {
+                        prop_assert!(may_publish(scope, asked), "{}\n{asked:?}\n{scope:?}", model.to_toml());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn explaining_decides_nothing_else(model in any_model(), asked in any_asked()) {
         let set = toml_set(&model);
         let raw = asked.params.as_ref().map(|text| RawValue::from_string(text.clone()).unwrap());
@@ -139,10 +166,23 @@ proptest! {
         for party in &explanation.principals {
             if let Some(rule) = &party.decision.rule {
                 let told = party.rules.iter().find(|told| told.rule == *rule).unwrap();
-                prop_assert_eq!(&told.outcome, &sealwire::policy::Outcome::Held, "{}", explanation);
+                prop_assert_eq!(&told.outcome, &sealwire::decide::Outcome::Held, "{}", explanation);
             }
         }
     }
+}
+
+/// Whether a broker with the permissions of this scope lets the call through, on the subject of its method.
+fn may_publish(scope: &MethodScope, asked: &Asked) -> bool {
+    let endpoint = Endpoint::new(Name::new("test").unwrap(), Name::new("site").unwrap());
+    let agent = &asked.caller.agent;
+    let subject = endpoint.method_subject(agent, &MethodName::new(&asked.method).unwrap());
+    let subjects = scope.subjects(&endpoint, agent);
+    let covers = |pattern: &String| match pattern.strip_suffix('>') {
+        Some(prefix) => subject.len() > prefix.len() && subject.starts_with(prefix),
+        None => *pattern == subject,
+    };
+    subjects.allow.iter().any(covers) && !subjects.deny.iter().any(covers)
 }
 
 /// Any JSON: deep, wide, with repeated names, with odd numbers and texts.

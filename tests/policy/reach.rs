@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sealwire::Name;
-use sealwire::auth::Caller;
-use sealwire::policy::{Methods, Param, PolicySet, Reach};
+use sealwire::decide::{Methods, Param, Reach};
+use sealwire::{Caller, Name, PolicySet};
 use serde_json::{Map, Value, json};
 
 /// Whether these parameters are within what the caller was told. Evaluates the few keywords of JSON Schema that are used.
@@ -20,8 +19,8 @@ fn holds(keywords: &Map<String, Value>, value: &Value) -> bool {
     let object = |schema: &Value| holds(schema.as_object().unwrap(), value);
     keywords.iter().all(|(keyword, argument)| match keyword.as_str() {
         "enum" => argument.as_array().unwrap().contains(value),
-        "minimum" => value.as_i64().is_none_or(|value| value >= argument.as_i64().unwrap()),
-        "maximum" => value.as_i64().is_none_or(|value| value <= argument.as_i64().unwrap()),
+        "minimum" => value.as_f64().is_none_or(|value| value >= argument.as_f64().unwrap()),
+        "maximum" => value.as_f64().is_none_or(|value| value <= argument.as_f64().unwrap()),
         "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= argument.as_u64().unwrap()),
         "maxItems" => value.as_array().is_none_or(|items| items.len() as u64 <= argument.as_u64().unwrap()),
         "pattern" => value.as_str().is_none_or(|text| matches(&glob(argument.as_str().unwrap()), text)),
@@ -94,7 +93,7 @@ fn plain_bounds_are_told_and_nothing_else() {
         ("when.params.to = { glob = \"a.b/*\" }", json!({ "to": { "pattern": r"^a\.b\/[\s\S]*$" } })),
         ("when.params.tags = { max_size = 2 }", json!({ "tags": { "maxItems": 2 } })),
         // Comparisons with values that the rule does not contain are not told; exceptions under `unless` are.
-        ("when.params.to = { same_as = \"subject\" }", json!({})),
+        ("when.params.to = { same_as = \"agent\" }", json!({})),
         ("unless.params.amount = { min = 101 }", json!({ "amount": { "maximum": 100 } })),
     ] {
         tells(&rule(when), &["r"], expected);
@@ -141,7 +140,7 @@ fn what_is_never_allowed_is_not_reached() {
 fn a_call_for_somebody_needs_both() {
     let policy = set(
         "[rule.ann]\nagents = [\"ann\"]\nallow = [\"bank/pay\"]\ndelegated = \"also\"\nwhen.params.amount = { max = 50 }\n\
-         [rule.bob]\nagents = [\"bob\"]\nallow = [\"bank/pay\"]\ndelegated = \"also\"\nwhen.params.amount = { max = 5 }\n",
+         [rule.bob]\nsubjects = [\"bob\"]\nallow = [\"bank/pay\"]\ndelegated = \"also\"\nwhen.params.amount = { max = 5 }\n",
     );
     let mut ann = caller(&[]);
     let bounds = |caller: &Caller| {

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use generate::{Asked, BASE, any_asked, any_model};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use sealwire::auth::{Caller, TokenFacts};
-use sealwire::policy::{Access, CallerGroup, DecisionRecord, Diff, PolicySet, Question, Replay};
+use sealwire::internal::policy::{Access, CallerGroup, Diff, Replay};
+use sealwire::internal::record::{Chain, Kind};
+use sealwire::serve::TokenFacts;
+use sealwire::{Caller, DecisionRecord, PolicySet, Question};
 use sealwire_testkit::policies::*;
 use serde_json::value::RawValue;
 
@@ -25,18 +27,20 @@ fn policy(toml: &str, cedar: &str) -> PolicySet {
 }
 
 /// The matrix columns that one party of a call belongs to, given the roles that `generate::BASE` grants.
-fn columns(set: &PolicySet, asked: &Asked, name: &str) -> Vec<CallerGroup> {
+fn columns(set: &PolicySet, asked: &Asked, party: &CallerGroup) -> Vec<CallerGroup> {
     let mut roles: BTreeSet<&str> = asked.caller.roles.iter().map(String::as_str).collect();
     roles.remove("files");
-    if name == "a1" {
-        roles.extend(["r1", "files"]);
+    match party {
+        CallerGroup::Agent(name) if name == "a1" => roles.extend(["r1", "files"]),
+        CallerGroup::Subject(name) if name == "a0" => roles.extend(["r2"]),
+        CallerGroup::Subject(name) if name == "alice" => roles.extend(["files"]),
+        _ => {}
     }
     if roles.contains("r2") {
         roles.insert("r0");
     }
     let roles = roles.into_iter().map(|role| CallerGroup::Role(role.to_owned()));
-    let all: Vec<CallerGroup> =
-        [CallerGroup::Anyone, CallerGroup::Agent(name.to_owned())].into_iter().chain(roles).collect();
+    let all: Vec<CallerGroup> = [CallerGroup::Anyone, party.clone()].into_iter().chain(roles).collect();
     let known = set.callers();
     all.into_iter().filter(|callers| known.contains(callers)).collect()
 }
@@ -45,12 +49,12 @@ fn columns(set: &PolicySet, asked: &Asked, name: &str) -> Vec<CallerGroup> {
 fn holds(set: &PolicySet, asked: &Asked, text: &str) -> Result<(), TestCaseError> {
     let allowed =
         ask_at(set, &asked.caller, &asked.method, asked.params.as_deref().unwrap_or_default(), asked.now_ms).is_allow();
-    let parties = [Some(asked.caller.agent.as_str()), asked.caller.delegated.then_some(asked.caller.subject.as_str())];
-    for name in parties.into_iter().flatten() {
-        let columns = columns(set, asked, name);
+    let subject = asked.caller.delegated.then(|| CallerGroup::Subject(asked.caller.subject.clone()));
+    for party in [Some(CallerGroup::Agent(asked.caller.agent.to_string())), subject].into_iter().flatten() {
+        let columns = columns(set, asked, &party);
         let says = |access| columns.iter().any(|callers| set.access(callers, &asked.method).access == access);
         let never = !says(Access::Allowed) && !says(Access::Conditional);
-        prop_assert!(!(allowed && never), "`-` for {} in all of {:?}\n{}\n{:?}", name, columns, text, asked);
+        prop_assert!(!(allowed && never), "`-` for {} in all of {:?}\n{}\n{:?}", party, columns, text, asked);
         let of_type = asked.caller.token.claims.get("tenant").is_none_or(serde_json::Value::is_string);
         if !asked.caller.delegated && asked.well_formed && of_type {
             prop_assert!(!says(Access::Allowed) || allowed, "`yes` in one of {:?}\n{}\n{:?}", columns, text, asked);
@@ -70,7 +74,11 @@ fn any_test() -> impl Strategy<Value = String> {
         r#"principal != Agent::"a1""#,
         r#"Agent::"zed" == principal"#,
         r#"principal is Agent in Role::"r1""#,
-        r#"[Agent::"a0", Agent::"zed"].contains(principal)"#,
+        r#"principal in [Agent::"a0", Agent::"zed"]"#,
+        r#"principal == Subject::"a0""#,
+        r#"principal != Subject::"alice""#,
+        "principal is Subject",
+        "principal is Agent",
         r#"principal.name like "a*""#,
         r#"principal.name == "b""#,
         r#"action in Action::"m/*""#,
@@ -96,6 +104,10 @@ fn any_cedar() -> impl Strategy<Value = String> {
         r#"principal in Role::"r0""#,
         r#"principal in Role::"files""#,
         r#"principal == Agent::"zed""#,
+        r#"principal == Subject::"a0""#,
+        "principal is Subject",
+        "principal is Agent",
+        r#"principal is Subject in Role::"r2""#,
     ]);
     let actions = subsequence(vec!["m/a", "m/b", "m/*", "*"], 1..3);
     let clauses = prop::collection::vec((prop::bool::weighted(0.3), any_test()), 0..3);
@@ -384,9 +396,13 @@ proptest! {
                 let at = at.index(new.rules.len());
                 let rule = &mut new.rules[at];
                 match what {
-                    0 => rule.delegated = other.delegated,
+                    // A rule about a subject has to stay one for delegated calls.
+                    0 if rule.delegated.is_none() || other.delegated.is_some_and(|text| text != "never") => {
+                        rule.delegated = other.delegated.or(rule.delegated);
+                    }
                     1 => rule.methods = other.methods,
-                    2 => rule.who = other.who,
+                    2 if rule.delegated.is_some_and(|text| text != "never") => rule.who = other.who,
+                    2 => rule.who.reverse(),
                     3 => rule.when.clear(),
                     // Only its position changes.
                     _ => {}
@@ -421,8 +437,9 @@ fn replayed(old: &PolicySet, new: &PolicySet, params: &str) -> String {
     (caller.token.id, caller.token.key) = ("token-1".to_owned(), "issuer-1".to_owned());
     let raw = RawValue::from_string(params.to_owned()).unwrap();
     let question = Question { caller: &caller, method: "m", params: Some(&raw), now_ms: MONDAY_AFTERNOON };
-    let record = DecisionRecord::new(old, &question, &old.decide(&question));
-    let replay = Replay::run(new, &serde_json::to_string(&record).unwrap());
+    let record = DecisionRecord::new(old, &question, &old.decide(&question), None);
+    let line = Chain::new("s1").line(Kind::Decision, &record).unwrap();
+    let replay = Replay::run(new, std::str::from_utf8(&line).unwrap());
     assert_eq!(replay.calls, 1, "{replay}");
     match (replay.different.len(), replay.unknown.first()) {
         (0, None) => "same".to_owned(),
@@ -479,11 +496,19 @@ fn the_same_policy_decides_the_same_again() {
                 ..caller("a", &[])
             },
             "m",
-            "[1e999]"
+            "[1e99]"
         )
         .is_allow()
     );
-    for params in ["[1]", "[1e999]", "[-1e400, \"no\"]", "{\"x\": 0.1, \"y\": \"yes\"}", "[\"1\"]"] {
+    for params in [
+        "[1]",
+        "[1e99]",
+        "[12345678901234567890.5]",
+        "[1e999]",
+        "[-1e400, \"no\"]",
+        "{\"x\": 0.1, \"y\": \"yes\"}",
+        "[\"1\"]",
+    ] {
         assert_eq!(replayed(&set, &set, params), "same", "{params}");
     }
 }

@@ -1,8 +1,8 @@
 //! Rules with conditions: each kind of condition, and each way of getting around a condition on an argument.
 
-use sealwire::MethodName;
-use sealwire::auth::ProofAlgorithm;
-use sealwire::policy::{Methods, Param, PolicySet, Reason, Verdict};
+use sealwire::configure::ProofAlgorithm;
+use sealwire::decide::{Methods, Param, Reason, Verdict};
+use sealwire::{MethodName, PolicySet};
 use sealwire_testkit::policies::*;
 use serde_json::json;
 
@@ -30,7 +30,7 @@ deny = ["bank/transfer"]
 when.params.to = { glob = "offshore-*" }
 "#;
 
-fn transfer(params: &str) -> sealwire::policy::Decision {
+fn transfer(params: &str) -> sealwire::Decision {
     ask(&toml(BANK), &caller("t", &["teller"]), "bank/transfer", params)
 }
 
@@ -406,12 +406,8 @@ fn the_explanation_says_what_was_asked_and_what_was_there() {
     let set = toml(BANK);
     let teller = caller("t", &["teller"]);
     let raw = serde_json::value::RawValue::from_string(r#"["a",25000]"#.into()).unwrap();
-    let question = sealwire::policy::Question {
-        caller: &teller,
-        method: "bank/transfer",
-        params: Some(&raw),
-        now_ms: MONDAY_AFTERNOON,
-    };
+    let question =
+        sealwire::Question { caller: &teller, method: "bank/transfer", params: Some(&raw), now_ms: MONDAY_AFTERNOON };
     let text = set.explain(&question).to_string();
     for line in [
         "deny: no rule allows it",

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use sealwire::policy::{CallerGroup, Methods, PolicySet, TestReport, TestSuite, format};
+use sealwire::PolicySet;
+use sealwire::decide::Methods;
+use sealwire::internal::policy::{CallerGroup, TestReport, TestSuite, format};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("policies")

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sealwire::MethodName;
-use sealwire::policy::{Methods, PolicyStore, Reload};
+use sealwire::decide::{Methods, PolicyStore, Reload};
 use sealwire_testkit::policies::*;
 
 const OPEN: &str = "[rule.open]\neveryone = true\nallow = [\"m\"]\n";

@@ -1,6 +1,6 @@
 //! Text that looks like a condition, a limit or an expectation but would have no effect: refused when files load.
 
-use sealwire::policy::{TestReport, TestSuite, format};
+use sealwire::internal::policy::{TestReport, TestSuite, format};
 use sealwire_testkit::policies::*;
 
 const METHODS: &str = r#"
@@ -58,9 +58,8 @@ fn a_condition_that_says_nothing_is_an_error() {
 
 #[test]
 fn a_rule_never_vanishes() {
-    let nobody =
-        "error: this rule does not say which callers it applies to; write `roles`, `agents` or `everyone = true`";
-    for who in ["everyone = false", "everyone = false\nroles = []", "roles = []", "agents = []"] {
+    let nobody = "error: this rule does not say which callers it applies to; write `roles`, `agents`, `subjects` or `everyone = true`";
+    for who in ["everyone = false", "everyone = false\nroles = []", "roles = []", "agents = []", "subjects = []"] {
         let found = errors_of(&format!("[rule.a]\n{who}\ndeny = [\"math/add\"]\n"));
         assert_eq!(found, [format!("r.toml:1: {nobody}")], "{who}");
     }
@@ -259,7 +258,7 @@ fn entities_that_are_always_empty_are_refused() {
     for sound in [
         "principal == Agent::\"planner\" || Agent::\"till\" != principal",
         "principal in Role::\"teller\" || principal in [Role::\"teller\"]",
-        "[Agent::\"a\", Agent::\"b\"].contains(principal)",
+        "principal in [Agent::\"a\", Agent::\"b\"] || principal == Subject::\"c\"",
         "principal is Agent in Role::\"teller\"",
         "principal in (if context.delegated then Role::\"teller\" else Role::\"teller\")",
     ] {
@@ -271,7 +270,7 @@ fn entities_that_are_always_empty_are_refused() {
 #[test]
 fn values_that_no_call_has_are_refused_in_every_form() {
     let algorithm = "no message is signed with `eddsa`; write \"HS256\" or \"EdDSA\"";
-    let agent = "no agent is named `not a name!`; 1 to 64 of A-Z a-z 0-9 _ - are allowed";
+    let agent = "no agent is named `not a name!`; it has 1 to 64 of A-Z a-z 0-9 _ -";
     for (condition, expected) in [
         ("algorithm = \"eddsa\"", algorithm),
         ("algorithm = { is = \"eddsa\" }", algorithm),
@@ -308,7 +307,9 @@ fn values_that_no_call_has_are_refused_in_every_form() {
         }
     }
     for sound in ["algorithm = { glob = \"Ed*\" }", "agent = \"a-1\"", "subject = \"alice@example.com\""] {
-        toml(&format!("{METHODS}\n[rule.a]\neveryone = true\nallow = [\"math/add\"]\nwhen.{sound}\n"));
+        toml(&format!(
+            "{METHODS}\n[rule.a]\neveryone = true\nallow = [\"math/add\"]\ndelegated = \"also\"\nwhen.{sound}\n"
+        ));
     }
 }
 

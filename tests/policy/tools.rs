@@ -1,9 +1,11 @@
 //! The tools for reviewers and operators: expectations, matrix, difference, replay, layout, schema.
 
-use sealwire::policy::{
-    Access, CallerGroup, DecisionRecord, Diff, PolicySet, Question, Replay, StreamRecord, TestReport, TestSuite,
-    Verdict, format, json_schema, test_json_schema,
+use sealwire::decide::Verdict;
+use sealwire::internal::policy::{
+    Access, CallerGroup, Diff, Replay, TestReport, TestSuite, format, json_schema, test_json_schema,
 };
+use sealwire::internal::record::{Chain, FIRST, Kind};
+use sealwire::{DecisionRecord, PolicySet, Question};
 use sealwire_testkit::policies::*;
 use serde_json::value::RawValue;
 
@@ -203,7 +205,9 @@ fn record(set: &PolicySet, roles: &[&str], method: &str, params: &str) -> String
     caller.token.id = "token-id".into();
     let raw = (!params.is_empty()).then(|| RawValue::from_string(params.into()).unwrap());
     let question = Question { caller: &caller, method, params: raw.as_deref(), now_ms: MONDAY_AFTERNOON };
-    serde_json::to_string(&DecisionRecord::new(set, &question, &set.decide(&question))).unwrap()
+    let record = DecisionRecord::new(set, &question, &set.decide(&question), None);
+    let line = Chain::new("s1").line(Kind::Decision, &record).unwrap();
+    String::from_utf8(line).unwrap().trim_end().to_owned()
 }
 
 #[test]
@@ -213,7 +217,7 @@ fn records_hold_what_is_declared_and_nothing_else() {
     assert_eq!(
         line,
         format!(
-            r#"{{"at_ms":{MONDAY_AFTERNOON},"revision":"{}","agent":"a","roles":["teller"],"algorithm":"HS256","key":"a.k1","token_id":"token-id","issued_at":0,"expires_at":0,"known_claims":["tenant"],"claims":{{"tenant":"acme"}},"method":"bank/transfer","declared":["to: string","amount: integer","memo?: any"],"params":{{"amount":100,"memo":"…","to":"a"}},"verdict":"allow","reason":"allowed_by","rule":"small"}}"#,
+            r#"{{"v":1,"session":"s1","seq":1,"prev":"{FIRST}","kind":"decision","at_ms":{MONDAY_AFTERNOON},"revision":"{}","agent":"a","roles":["teller"],"algorithm":"HS256","key":"a.k1","token_id":"token-id","issued_at":0,"expires_at":0,"known_claims":["tenant"],"claims":{{"tenant":"acme"}},"method":"bank/transfer","declared":["to: string","amount: integer","memo?: any"],"params":{{"amount":100,"memo":"…","to":"a"}},"verdict":"allow","reason":"allowed_by","rule":"small"}}"#,
             set.revision()
         )
     );
@@ -225,21 +229,70 @@ fn records_hold_what_is_declared_and_nothing_else() {
     assert!(shadow.contains(r#""shadow":[{"rule":"trial","would":"would_allow"}]"#), "{shadow}");
 }
 
-/// docs/policies.md: the end of a stream is recorded, but is not a decision.
+/// docs/records.md: a record has more than decisions, and later versions may add members to a line.
 #[test]
-fn ends_of_streams_are_not_put_to_other_policies() {
+fn only_decisions_of_a_record_are_put_to_other_policies() {
     let set = toml(BANK);
-    let began = record(&set, &["teller"], "bank/balance", r#"{"account":"a"}"#);
-    let mut end: DecisionRecord = serde_json::from_str(&began).unwrap();
-    end.call = Some("AAECAwQFBgcICQoLDA0ODw".to_owned());
-    end.stream = Some(StreamRecord::Ended { by: "cancelled".to_owned(), frames: 41 });
-    let end = serde_json::to_string(&end).unwrap();
-    let told = r#""call":"AAECAwQFBgcICQoLDA0ODw","stream":{"event":"ended","by":"cancelled","frames":41},"#;
-    assert!(end.contains(told), "{end}");
-    let replay = Replay::run(&set, &format!("{began}\n{end}\n"));
-    assert!(replay.is_same() && replay.calls == 1, "{replay}");
-    let unknown = end.replace("\"frames\":41", "\"frames\":41,\"more\":1");
-    assert_eq!(Replay::run(&set, &unknown).unreadable.len(), 1, "unknown members are refused");
+    let decision = record(&set, &["teller"], "bank/balance", r#"{"account":"a"}"#);
+    let other = |kind: &str| decision.replace(r#""kind":"decision""#, &format!("\"kind\":\"{kind}\""));
+    let lines =
+        [decision.clone(), other("outcome"), other("of_later"), decision.replace("\"v\":1", "\"v\":1,\"more\":2")];
+    let replay = Replay::run(&set, &lines.join("\n"));
+    assert!(replay.is_same() && replay.calls == 2, "{replay}");
+    let unknown = decision.replace("\"v\":1", "\"v\":2");
+    assert_eq!(Replay::run(&set, &unknown).unreadable.len(), 1, "members of another version may mean anything");
+}
+
+/// docs/records.md: what the record keeps of each parameter is declared with it.
+#[test]
+fn records_keep_of_parameters_what_their_declarations_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = sealwire::serve::Recorder::open(
+        &sealwire::configure::RecordConfig::in_folder(folder.path().join("records")),
+        "dev/bank",
+        "s1",
+    )
+    .unwrap();
+    recorder.finish();
+    let files = std::fs::read_dir(folder.path().join("records")).unwrap();
+    let names: Vec<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    let month = names.iter().find_map(|name| name.strip_prefix("salt-")).unwrap();
+    let salt = sealwire::internal::record::Salt::read(&folder.path().join("records"), month).unwrap();
+    let set = toml(
+        r#"[method.m]
+audit = "before"
+params = [
+  { name = "to", type = "string", audit = "hash" },
+  { name = "pin", type = "string", audit = "drop" },
+  { name = "order", type = "object", fields = [{ name = "card", type = "string", audit = "drop" }, { name = "sum", type = "integer" }] },
+  { name = "note", type = "string", optional = true, audit = "clear" },
+]
+[rule.r]
+everyone = true
+allow = ["m"]
+when.params.order.sum = { max = 9 }
+"#,
+    );
+    let agent = caller("a", &[]);
+    let record = |to: &str, salt| {
+        let params = format!(r#"{{"to":"{to}","pin":"1234","order":{{"card":"4711","sum":5}}}}"#);
+        let raw = RawValue::from_string(params).unwrap();
+        let question = Question { caller: &agent, method: "m", params: Some(&raw), now_ms: MONDAY_AFTERNOON };
+        DecisionRecord::new(&set, &question, &set.decide(&question), salt)
+    };
+    let alice = record("alice", Some(&salt));
+    assert_eq!(serde_json::to_string(&alice.params).unwrap(), r#"{"order":{"sum":5}}"#);
+    assert_eq!(alice.dropped.iter().map(String::as_str).collect::<Vec<_>>(), ["order.card", "pin"]);
+    assert_eq!(alice.hashed["to"], salt.digest("m", "to", &"alice".into()));
+    assert_eq!(alice.hashed, record("alice", Some(&salt)).hashed);
+    assert_ne!(alice.hashed, record("bob", Some(&salt)).hashed);
+    assert_eq!(alice.salt.as_deref(), Some(month));
+    let text = serde_json::to_string(&alice).unwrap() + &serde_json::to_string(&record("alice", None)).unwrap();
+    assert!(!text.contains("alice") && !text.contains("1234") && !text.contains("4711"), "{text}");
+    assert!(record("alice", None).dropped.contains("to"), "without a salt, nothing is kept");
+    // A policy that asks for them cannot be told from the record.
+    let why = alice.again(&set).1.unwrap();
+    assert!(why.contains("the record does not show the value of `to`"), "{why}");
 }
 
 #[test]
@@ -285,10 +338,12 @@ fn recordings_are_put_to_other_policies() {
     assert_eq!((replay.unreadable.len(), replay.totals.unreadable), (1_000, 1_500));
     assert!(replay.to_string().contains("500 more lines are not listed\n0 calls: "), "{}", replay.totals.unreadable);
     let long = format!("{{\"{}\":1}}\n", "x".repeat(1 << 20));
-    assert!(Replay::run(&set, &long).to_string().contains("longer than 1048576 bytes"));
-    let many = format!("{{\"{}\":1}}\n", "x".repeat(900_000)).repeat(20);
-    let replay = Replay::run(&set, &many);
-    assert_eq!((replay.unreadable.len(), replay.totals.unreadable), (4, 20));
+    assert!(Replay::run(&set, &long).to_string().contains("longer than 16384 bytes"));
+    let params = format!(r#"{{"to":"{}","amount":100}}"#, "x".repeat(15_000));
+    let many = (record(&set, &["teller"], "bank/transfer", &params) + "\n").repeat(400);
+    let replay = Replay::run(&stricter, &many);
+    assert_eq!((replay.different.len() * 15_000 / (4 << 20), replay.totals.different), (0, 400));
+    assert!(replay.different.len() > 200, "{}", replay.different.len());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! An answer is sent once.
 
-use sealwire::nats::Session;
-use sealwire::wire::Sealed;
+use sealwire::internal::nats::Session;
+use sealwire::serve::Sealed;
 
 async fn send_to_be_sure(bus: &Session, sealed: Sealed) {
     let _ = sealed.send(bus).await;

@@ -1,9 +1,8 @@
 //! A value that proves something exists once. With a copy, one check would serve for two messages.
 
-use sealwire::auth::{Authentic, Verified};
-use sealwire::service::Call;
-use sealwire::service::{Permit, Permitted};
-use sealwire::wire::{Envelope, ReplyTo, Sealed};
+use sealwire::internal::auth::{Authentic, Verified};
+use sealwire::serve::{Call, Permit, Permitted, Sealed};
+use sealwire::internal::wire::{Envelope, ReplyTo};
 
 fn copy(envelope: Envelope, authentic: Authentic, verified: Verified, call: Call) {
     drop(envelope.clone());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire::service::{Call, Message};
+use sealwire::serve::{Call, Message};
 
 fn open_the_vault(message: Arc<Message>) -> Call {
     Call { message, method: "vault/open".into(), params: None, id: None }

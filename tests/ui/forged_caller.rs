@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use sealwire::auth::{Authentic, Caller, Verified};
+use sealwire::internal::auth::{Authentic, Verified};
+use sealwire::Caller;
 
 fn pretend(caller: Arc<Caller>) -> Verified {
     Verified { caller }

@@ -1,8 +1,8 @@
 //! A message is admitted once and judged once: each step consumes what the step before it produced.
 
-use sealwire::auth::{Authentic, Verifier};
-use sealwire::policy::PolicySet;
-use sealwire::service::Call;
+use sealwire::internal::auth::{Authentic, Verifier};
+use sealwire::PolicySet;
+use sealwire::serve::Call;
 
 async fn admit_again(verifier: &Verifier, authentic: Authentic) {
     let first = verifier.admit(authentic).await;

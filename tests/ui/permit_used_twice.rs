@@ -1,6 +1,6 @@
 //! One permit, one dispatch: a layer that tries to retry a call has nothing left to retry it with.
 
-use sealwire::service::Permitted;
+use sealwire::serve::Permitted;
 use tower::{Service, ServiceExt};
 
 async fn retry<S: Service<Permitted> + Clone>(methods: S, permitted: Permitted) {

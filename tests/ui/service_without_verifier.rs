@@ -1,7 +1,6 @@
 //! A service has a verifier. Its policies and methods cannot be given before it.
 
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Service};
+use sealwire::{Ctx, Router, RpcError, Service};
 
 async fn ping(_ctx: Ctx, (): ()) -> Result<&'static str, RpcError> {
     Ok("pong")

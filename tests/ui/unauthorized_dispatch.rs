@@ -1,7 +1,7 @@
 //! Methods take permitted calls. A call that no policy has seen, or that one has denied, is another type.
 
-use sealwire::policy::PolicySet;
-use sealwire::service::{Call, Permitted};
+use sealwire::PolicySet;
+use sealwire::serve::{Call, Permitted};
 use tower::{Service, ServiceExt};
 
 async fn skip_the_policy<S: Service<Permitted>>(methods: S, call: Call) {

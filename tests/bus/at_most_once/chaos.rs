@@ -10,7 +10,7 @@ use sealwire::{Clock, SystemClock};
 use tokio::time::{Instant, sleep};
 
 use super::fleet::{Fleet, Memory, REPLICAS};
-use super::history::Trouble;
+use super::history::{NODE_CUT_OFF, NODE_PAUSED, Trouble};
 use super::replica::{SKEW_S, WINDOW_S};
 use sealwire_testkit::NatsServer;
 use sealwire_testkit::cluster::{Cluster, Link};
@@ -111,7 +111,7 @@ pub(crate) struct Chaos {
     pub(crate) cluster: Cluster,
     elsewhere: Option<NatsServer>,
     /// Each replica's own connections to the nodes.
-    pub(crate) doors: Vec<Vec<Link>>,
+    pub(crate) proxies: Vec<Vec<Link>>,
     pub(crate) fleet: Arc<Mutex<Fleet>>,
     nodes: Vec<Option<Ill>>,
     replicas: Vec<Option<Ill>>,
@@ -123,7 +123,7 @@ pub(crate) struct Chaos {
 }
 
 impl Chaos {
-    pub(crate) fn new(seed: u64, cluster: Cluster, doors: Vec<Vec<Link>>, fleet: Arc<Mutex<Fleet>>) -> Self {
+    pub(crate) fn new(seed: u64, cluster: Cluster, proxies: Vec<Vec<Link>>, fleet: Arc<Mutex<Fleet>>) -> Self {
         let nodes = vec![None; cluster.nodes.len()];
         let replicas = vec![None; REPLICAS];
         let (troubles, counts, deck) = (Vec::new(), BTreeMap::new(), Vec::new());
@@ -131,7 +131,7 @@ impl Chaos {
             random: Random(seed),
             cluster,
             elsewhere: None,
-            doors,
+            proxies,
             fleet,
             nodes,
             replicas,
@@ -184,12 +184,12 @@ impl Chaos {
             TwoNodesKilled if well == count => self.kill_nodes(&[node, others[0]], fault).await,
             AllNodesKilled if well == count => self.kill_nodes(&[node, others[0], others[1]], fault).await,
             NodePaused if may_fall_ill => {
-                let trouble = self.begin("a node was paused");
+                let trouble = self.begin(NODE_PAUSED);
                 self.cluster.nodes[node].pause().await;
                 self.nodes[node] = Some(self.ill(How::Paused, 500..8_000, trouble));
             }
             NodeCutOff if may_fall_ill => {
-                let trouble = self.begin("a node was cut off");
+                let trouble = self.begin(NODE_CUT_OFF);
                 self.cluster.isolate(node, true);
                 self.nodes[node] = Some(self.ill(How::CutOff, 500..10_000, trouble));
             }
@@ -226,7 +226,7 @@ impl Chaos {
             How::Paused => fleet.pause(index, true),
             How::CutOff => {
                 fleet.note_cut(index, true);
-                self.doors[index].iter().for_each(|door| door.cut(true));
+                self.proxies[index].iter().for_each(|proxy| proxy.cut(true));
             }
             How::WrongClock => {
                 let most = if fault == ClockNudged { SKEW_S * 700 } else { 60_000 };
@@ -287,7 +287,7 @@ impl Chaos {
                 How::Paused => fleet.pause(index, false),
                 How::WrongClock => fleet.set_clock(index, 0),
                 How::CutOff => {
-                    self.doors[index].iter().for_each(|door| door.cut(false));
+                    self.proxies[index].iter().for_each(|proxy| proxy.cut(false));
                     fleet.note_cut(index, false);
                 }
             }

@@ -1,7 +1,7 @@
 //! What was offered, what was answered, and what was done to whom: all that the judge knows about a run. Data, and what
 //! follows from it alone; never an opinion.
 
-use sealwire::auth::Nonce;
+use sealwire::internal::wire::Nonce;
 
 use super::replica::Said;
 
@@ -146,6 +146,8 @@ pub(crate) fn overlap(one: Span, two: Span) -> bool {
 pub(crate) const START: &str = "the replica had just started";
 pub(crate) const PAUSED: &str = "the replica was paused";
 pub(crate) const STALLED: &str = "the machine let the replica wait";
+pub(crate) const NODE_PAUSED: &str = "a node was paused";
+pub(crate) const NODE_CUT_OFF: &str = "a node was cut off";
 pub(crate) const NODE_STALLED: &str = "the machine let a node wait";
 pub(crate) const CUT_OFF: &str = "the replica was cut off from the brokers";
 pub(crate) const CLOCK: &str = "the replica's clock was wrong";

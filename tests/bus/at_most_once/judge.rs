@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::history::{
-    AGE, Answer, CLOCK, CUT_OFF, Execution, History, Life, Message, NODE_STALLED, Offer, PAUSED, STALLED, START, Span,
-    Trouble, overlap,
+    AGE, Answer, CLOCK, CUT_OFF, Execution, History, Life, Message, NODE_CUT_OFF, NODE_PAUSED, NODE_STALLED, Offer,
+    PAUSED, STALLED, START, Span, Trouble, overlap,
 };
 use super::replica::{Cause, MEMORY_S, SKEW_S, Said, WINDOW_S};
 
@@ -85,7 +85,7 @@ impl Judge<'_> {
                 Said::Executed => self.execution(message, answer),
                 Said::Replayed => self.replay(message, answer, answers, executions, &lost),
                 Said::Stale => self.stale(message, answer),
-                Said::Unavailable(Cause::Fenced) => self.fenced(answer),
+                Said::Unavailable(Cause::Fenced) => self.fenced(message, answer),
                 Said::NotOpen | Said::Unavailable(_) => self.unavailable(answer),
                 Said::Full => None,
             };
@@ -174,14 +174,13 @@ impl Judge<'_> {
             let perhaps = answers.iter().any(|other| {
                 before(other.received_ms)
                     && match other.said {
-                        // Refused before anything was stored.
-                        Said::Unavailable(Cause::Fenced) => false,
-                        Said::Unavailable(_) => true,
-                        // Judged again after the stream's answer: the message expired or a fence came in between.
-                        Said::Stale => {
+                        // Refused before anything was stored; or judged again after the stream's answer: the message expired or
+                        // a fence came in between.
+                        Said::Stale | Said::Unavailable(Cause::Fenced) => {
                             message.iat > u64::from(other.fences.0)
                                 && other.received_ms < (message.iat + WINDOW_S) * 1000
                         }
+                        Said::Unavailable(_) => true,
                         _ => false,
                     }
             });
@@ -198,6 +197,18 @@ impl Judge<'_> {
         };
         burnt(answer.answered_ms)
             .or_else(|| answers.iter().filter(under_way).find_map(|other| burnt(other.answered_ms)))
+            .or_else(|| self.two_leaders(answer, answers))
+    }
+
+    /// A leader that was away goes on until it hears of its successor. Both get every question; if copies reach them in a
+    /// different order, each finds another one on its way, says so at once (error 10158), and the acknowledgement comes too late.
+    fn two_leaders(&self, answer: &Answer, answers: &[Answer]) -> Option<&'static str> {
+        let old_leader_lives = |what: &str| [NODE_CUT_OFF, NODE_PAUSED, NODE_STALLED].contains(&what);
+        let at_once = answers.iter().any(|other| {
+            other.life != answer.life && other.said == Said::Replayed && overlap(other.span(), answer.span())
+        });
+        let split = self.all.iter().any(|(what, span)| old_leader_lives(what) && overlap(*span, answer.span()));
+        (at_once && split).then_some("each of two leaders had another copy of it on its way")
     }
 
     fn stale(&mut self, message: Message, answer: &Answer) -> Option<&'static str> {
@@ -215,12 +226,18 @@ impl Judge<'_> {
         (ahead && clock).then_some("its life was over by a clock within the skew")
     }
 
-    /// The fence lay ahead of the replica's clock, and there must be a reason.
-    fn fenced(&mut self, answer: &Answer) -> Option<&'static str> {
+    /// The fence lay ahead of the replica's clock, or the message is behind one that was passed within the skew; and there must be a
+    /// reason.
+    fn fenced(&mut self, message: Message, answer: &Answer) -> Option<&'static str> {
         let fence = u64::from(answer.fences.0.max(answer.fences.1));
         let offset = self.history.lives[usize::from(answer.life)].offset_during(answer.received_ms, answer.answered_ms);
         match offset {
-            Some(offset) if answer.received_ms.saturating_add_signed(offset) / 1000 > fence => None,
+            Some(offset)
+                if answer.received_ms.saturating_add_signed(offset) / 1000
+                    > if message.iat <= fence { fence + SKEW_S } else { fence } =>
+            {
+                None
+            }
             Some(_) => self.cause_of(answer.life, fence, answer.answered_ms),
             None => Some(CLOCK),
         }
@@ -296,8 +313,10 @@ impl Judge<'_> {
         if self.verdict.convictions.len() >= MOST_CONVICTIONS {
             return;
         }
-        let mut text = what.to_owned();
         let near = |at: u64| at.abs_diff(at_ms) < 20_000;
+        let troubles = self.all.iter().filter(|(_, (from, to))| near(*from) || near(*to));
+        // First, since the rest is long and may be cut off.
+        let mut text = format!("troubles of all: {:?}\n  {what}", troubles.collect::<Vec<_>>());
         if let Some(told) = self.history.lives.get(usize::from(life)) {
             let log: Vec<_> = told.log.iter().filter(|(at, _)| near(*at)).collect();
             text += &format!(
@@ -306,8 +325,6 @@ impl Judge<'_> {
                 self.own[usize::from(life)]
             );
         }
-        let near: Vec<_> = self.all.iter().filter(|(_, (from, to))| near(*from) || near(*to)).collect();
-        text += &format!("\n  troubles of all: {near:?}");
         self.verdict.convictions.push(text);
     }
 }

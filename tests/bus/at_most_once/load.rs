@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sealwire::auth::Nonce;
+use sealwire::internal::wire::Nonce;
 use sealwire::{Clock, SystemClock};
 
 use super::chaos::Random;

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use sealwire::auth::{
-    AdmitError, LocalGuard, Nonce, NonceLimits, Outage, ReplayGuard, SharedConfig, SharedGuard, TimeFloor, Window,
+use sealwire::internal::auth::{
+    AdmitError, LocalGuard, NonceLimits, Outage, ReplayGuard, SharedConfig, SharedGuard, TimeFloor, Window,
 };
+use sealwire::internal::wire::Nonce;
 use sealwire::{BusConfig, Clock, Name, SystemClock};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
@@ -50,7 +51,7 @@ pub(crate) enum Said {
     Unavailable(Cause),
 }
 
-/// The reasons of [`Outage`], ordered, each as one word.
+/// The reasons of [`Outage`] and a fence, ordered, each as one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     Unreachable,
@@ -97,12 +98,12 @@ impl Said {
             Err(AdmitError::Replayed) => Self::Replayed,
             Err(AdmitError::Stale) => Self::Stale,
             Err(AdmitError::OwnerFull { .. } | AdmitError::Full { .. }) => Self::Full,
+            Err(AdmitError::Fenced { .. }) => Self::Unavailable(Cause::Fenced),
             Err(AdmitError::Unavailable(outage)) => Self::Unavailable(match outage {
                 Outage::Unreachable => Cause::Unreachable,
                 Outage::Unanswered => Cause::Unanswered,
                 Outage::StreamReplaced => Cause::StreamReplaced,
                 Outage::Unverified => Cause::Unverified,
-                Outage::Fenced => Cause::Fenced,
                 Outage::StreamUnfit => Cause::StreamUnfit,
                 Outage::Unexpected => Cause::Unexpected,
                 Outage::ClockDiffers => Cause::ClockDiffers,
@@ -147,6 +148,10 @@ pub(crate) fn run(urls: &str, ledger: &Path, floor: Option<&Path>) {
     });
     let (chunks, to_read) = mpsc::channel(4);
     std::thread::spawn(move || read(&chunks));
+    if let Some(floor) = floor.clone() {
+        let desk = desk.clone();
+        std::thread::spawn(move || attend_disk(&desk, &floor.with_extension("probe")));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(serve(bus, floor, desk, to_read));
 }
@@ -272,6 +277,21 @@ async fn watch(desk: Desk) {
             (said_before, fence_before) = (Some(said), fence);
         }
         sleep(Duration::from_millis(WATCH_MS)).await;
+    }
+}
+
+/// Writes a file all the time, as a local guard does beside it, and reports each time the disk took too long: a guard that cannot renew
+/// its lease in time fences anew.
+fn attend_disk(desk: &Desk, path: &Path) {
+    let mut waits = Waits::default();
+    loop {
+        let from_ms = SystemClock.now_ms();
+        let written = File::create(path).and_then(|mut file| file.write_all(b"probe").and_then(|()| file.sync_all()));
+        written.unwrap();
+        if let Some((from_ms, to_ms)) = waits.waited(from_ms, SystemClock.now_ms()) {
+            desk.say(format_args!("@s {from_ms} {to_ms}"));
+        }
+        std::thread::sleep(Duration::from_millis(WATCH_MS));
     }
 }
 

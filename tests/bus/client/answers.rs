@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message};
 use futures_util::future::join_all;
-use sealwire::ManualClock;
-use sealwire::client::{Client, ClientError, ErrorKind, HintKind};
-use sealwire::rpc::RpcError;
-use sealwire::wire::{Delivery, Unverifiable};
+use sealwire::errors::{ErrorKind, HintKind};
+use sealwire::internal::wire::Unverifiable;
+use sealwire::serve::Delivery;
+use sealwire::{Client, ClientError, ManualClock, RpcError};
 
 use super::Stage;
 use sealwire_testkit::desk::NOW;
@@ -206,7 +206,7 @@ async fn stranger_gets_the_hint_of_the_real_service() {
     assert_eq!(stage.executed(), 0);
 }
 
-/// SPEC.md §9.
+/// SPEC.md §9.1.
 #[tokio::test]
 async fn signed_replayed_does_not_end_the_wait_for_the_real_answer() {
     let stage = Stage::open().await;
@@ -260,7 +260,7 @@ async fn client_at(stage: &Stage, seconds: u64) -> Client {
     within(SOON, client.connect()).await.unwrap()
 }
 
-/// SPEC.md §8.
+/// SPEC.md §8.1.
 #[tokio::test]
 async fn one_signed_answer_corrects_a_clock_that_is_off_by_up_to_the_window() {
     let stage = Stage::open().await;
@@ -287,7 +287,7 @@ async fn one_signed_answer_corrects_a_clock_that_is_off_by_up_to_the_window() {
     join_all((-30..=30).map(offset)).await;
 }
 
-/// SPEC.md §8.
+/// SPEC.md §8.1.
 #[tokio::test]
 async fn a_clock_that_is_off_by_more_than_the_window_is_told_and_not_believed() {
     let stage = Stage::open().await;
@@ -348,7 +348,7 @@ async fn a_clock_that_is_set_right_is_learned_again() {
     assert_eq!(within(SOON, call()).await.unwrap(), 2);
 }
 
-/// SPEC.md §8.
+/// SPEC.md §8.1.
 #[tokio::test]
 async fn unsigned_stale_leaves_the_clock_alone() {
     let stage = Stage::open().await;

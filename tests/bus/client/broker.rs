@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sealwire::BusConfig;
-use sealwire::client::{Client, ClientError, ErrorKind};
+use sealwire::errors::ErrorKind;
+use sealwire::{BusConfig, Client, ClientError};
 use zeroize::Zeroizing;
 
 use super::{Stage, at_once, eventually};
@@ -33,12 +33,12 @@ fn user(stage: &Stage, name: &str, password: &str) -> BusConfig {
 async fn client_as(stage: &Stage, name: &str, password: &str) -> Client {
     let agent = stage.desk.agent("ann", &["worker"]);
     let bus = user(stage, name, password);
-    let credentials = sealwire::client::Credentials::new("test".parse().unwrap(), agent.name, agent.key, bus);
+    let credentials = sealwire::Credentials::new("test".parse().unwrap(), agent.name, agent.key, bus);
     let client = Client::builder(credentials.token(agent.token)).clock(stage.desk.clock.clone());
     within(SOON, client.connect()).await.unwrap()
 }
 
-/// SPEC.md §13.
+/// SPEC.md §13.2.
 #[tokio::test]
 async fn forbidden_subject_is_told_at_once_and_by_name() {
     let stage = Stage::open_on(NatsServer::start_with(USERS).await);
@@ -90,7 +90,7 @@ async fn broker_that_refuses_or_is_not_there_is_told_when_connecting() {
     let stage = Stage::open_on(NatsServer::start_with(USERS).await);
     let agent = stage.desk.agent("ann", &["worker"]);
     let credentials = |bus, agent: sealwire_testkit::desk::Agent| {
-        sealwire::client::Credentials::new("test".parse().unwrap(), agent.name, agent.key, bus).token(agent.token)
+        sealwire::Credentials::new("test".parse().unwrap(), agent.name, agent.key, bus).token(agent.token)
     };
     let wrong = credentials(user(&stage, "ann", "wrong"), agent);
     let error = within(SOON, Client::connect(wrong)).await.unwrap_err();

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sealwire::client::{ClientError, ErrorKind, InvalidRequest};
+use sealwire::ClientError;
+use sealwire::errors::{ErrorKind, InvalidRequest};
 use serde_json::json;
 
 use super::{Stage, at_once, eventually};
-use sealwire::auth::IssueRequest;
-use sealwire::client::{Client, Credentials, StaticToken};
-use sealwire::rpc::{Responses, RpcError};
-use sealwire::service::{Ctx, Router};
-use sealwire::wire::Delivery;
-use sealwire::{BusConfig, Clock as _, Name, SystemClock};
+use sealwire::call::StaticToken;
+use sealwire::internal::auth::IssueRequest;
+use sealwire::internal::rpc::Responses;
+use sealwire::serve::Delivery;
+use sealwire::{BusConfig, Client, Clock as _, Credentials, Ctx, Name, Router, RpcError, SystemClock};
 use sealwire_testkit::site::{Site, agent_key};
 use sealwire_testkit::{NatsServer, SOON, publish, within};
 use serde_json::Value;
@@ -136,7 +136,7 @@ async fn entries_of_a_batch_fail_alone() {
     }
 }
 
-/// SPEC.md §9: the first attempt ran, but its answer was lost, and the policy changed before the second attempt.
+/// SPEC.md §9.2: the first attempt ran, but its answer was lost, and the policy changed before the second attempt.
 #[tokio::test]
 async fn an_entry_that_ran_is_not_said_to_be_denied_by_a_repetition() {
     let stage = Stage::open().await;
@@ -248,7 +248,7 @@ async fn raw_payload_arrives_as_it_is_and_its_answer_is_verified() {
     let payload = r#" {"id" : 1.50e1, "jsonrpc":"2.0","method":"desk/add","params":[1,2]} "#;
     let answer = within(SOON, client.send_raw("desk", payload)).await.unwrap();
     assert_eq!(answer, r#"{"jsonrpc":"2.0","result":3,"id":1.50e1}"#);
-    let (text, responses) = within(SOON, client.request("desk").exchange(payload)).await.unwrap();
+    let (text, responses) = within(SOON, client.request("desk").relay().exchange(payload)).await.unwrap();
     assert!(text == answer && matches!(responses, Responses::Single(response) if response.outcome.is_ok()));
     let answer = within(SOON, client.send_raw("desk", "nonsense")).await.unwrap();
     assert!(answer.contains("-32700"), "{answer}");
@@ -393,21 +393,29 @@ async fn requests_on_behalf_of_others_are_made_and_controlled_with_their_tokens(
         client.tokens(StaticToken::new(site.issuer.issue(&request).unwrap()))
     };
     for subject in ["zoe", "max"] {
-        let asking = client.request("site").tokens(&tokens(subject, "ann")).call::<Value>("site/who", ());
+        let asking =
+            client.request("site").relay().tokens(&tokens(subject, "ann")).request().call::<Value>("site/who", ());
         assert_eq!(within(SOON, asking).await.unwrap(), json!(["ann", subject]));
     }
-    let found = within(SOON, client.request("site").tokens(&tokens("zoe", "ann")).discover()).await.unwrap();
+    let found =
+        within(SOON, client.request("site").relay().tokens(&tokens("zoe", "ann")).request().discover()).await.unwrap();
     assert_eq!(found.methods.iter().map(|method| method.name.as_str()).collect::<Vec<_>>(), ["site/wait", "site/who"]);
     // Without the tokens, the agent's own is used, which these rules do not cover; another agent's token does not help.
     let own = within(SOON, client.call::<Value>("site", "site/who", ())).await.unwrap_err();
     assert_eq!(own.remote().unwrap().code(), -32002);
     assert!(within(SOON, client.discover("site")).await.unwrap().methods.is_empty());
-    let foreign = client.request("site").tokens(&tokens("zoe", "bob")).call::<Value>("site/who", ());
+    let foreign = client.request("site").relay().tokens(&tokens("zoe", "bob")).request().call::<Value>("site/who", ());
     assert_eq!(within(SOON, foreign).await.unwrap_err().kind(), ErrorKind::Hint);
-    let none = client.request("site").tokens(&client.tokens(StaticToken::new("none"))).call::<Value>("site/who", ());
+    let none = client
+        .request("site")
+        .relay()
+        .tokens(&client.tokens(StaticToken::new("none")))
+        .request()
+        .call::<Value>("site/who", ());
     assert_eq!(within(SOON, none).await.unwrap_err().kind(), ErrorKind::Token);
     // The service accepts control of a call only from its caller.
-    let waiting = client.request("site").tokens(&tokens("zoe", "ann")).stream::<Value>("site/wait", ());
+    let waiting =
+        client.request("site").relay().tokens(&tokens("zoe", "ann")).request().stream::<Value>("site/wait", ());
     within(SOON, begun.notified()).await;
     assert!(within(SOON, waiting.cancel()).await);
     within(SOON, served.stop()).await.unwrap();

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use sealwire::client::ClientError;
-use sealwire::rpc::{RpcError, code};
-use sealwire::service::{Ctx, Router};
+use sealwire::errors::code;
+use sealwire::{ClientError, Ctx, Router, RpcError};
 use sealwire_testkit::site::Site;
 use sealwire_testkit::{NatsServer, SOON, within};
 
@@ -23,7 +22,7 @@ async fn slowly(item: Result<u64, RpcError>) -> Result<u64, RpcError> {
     item
 }
 
-/// SPEC.md §15.
+/// SPEC.md §15.1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bounds_of_streams_are_those_of_the_configuration() {
     let server = NatsServer::start().await;

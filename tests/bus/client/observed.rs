@@ -4,10 +4,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt as _;
-use sealwire::client::{Client, ClientError, Credentials, Ended, Observed, Observer};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Sink};
-use sealwire::{BusConfig, Name};
+use sealwire::internal::client::{CallEnd, Observed, Observer};
+use sealwire::{BusConfig, Client, ClientError, Credentials, Ctx, Name, Router, RpcError, Sink};
 use sealwire_testkit::site::{Site, agent_key};
 use sealwire_testkit::{NatsServer, SOON, within};
 use serde_json::Value;
@@ -36,11 +34,11 @@ impl Observed for Note {
         self.parts += 1;
     }
 
-    fn ended(&mut self, ended: &Ended<'_>, replica: Option<&str>) {
+    fn ended(&mut self, ended: &CallEnd<'_>, replica: Option<&str>) {
         assert_eq!(replica.is_some(), self.parts > 0);
         self.has_ended = true;
         let ended = match ended {
-            Ended::Failed(error) => format!("Failed({:?})", error.kind()),
+            CallEnd::Failed(error) => format!("Failed({:?})", error.kind()),
             ended => format!("{ended:?}"),
         };
         self.notes.0.lock().unwrap().push(format!("{} {} {ended}", self.text, self.parts));
@@ -79,7 +77,7 @@ async fn an_observer_is_told_once_what_each_message_comes_to() {
     let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
     let client = within(SOON, Client::connect(credentials.token(site.token("ann", &["worker"])))).await.unwrap();
     let notes = Notes::default();
-    let request = || client.request("site").observer(Arc::new(notes.clone()));
+    let request = || client.request("site").relay().observer(Arc::new(notes.clone())).request();
 
     let sum: u32 = within(SOON, request().call("site/add", (20, 22))).await.unwrap();
     assert_eq!(sum, 42);

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use sealwire::client::{ClientError, ErrorKind};
-use sealwire::rpc::{RpcError, code};
+use sealwire::errors::{ErrorKind, code};
+use sealwire::{ClientError, RpcError};
 use sealwire_testkit::site::Site;
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::json;
@@ -100,7 +100,7 @@ async fn a_batch_that_nobody_waits_for_is_cancelled_unless_it_is_detached() {
     let stage = Stage::open().await;
     let runs = || stage.done.runs.load(Ordering::SeqCst);
     let ended = || stage.done.dropped.load(Ordering::SeqCst);
-    let sent = |request: sealwire::client::RequestBuilder, ms: u64| {
+    let sent = |request: sealwire::RequestBuilder, ms: u64| {
         let mut batch = request.batch();
         batch.call("site/wait", (ms,));
         batch.call("site/wait", (ms,));

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt as _, stream};
-use sealwire::auth::IssueRequest;
-use sealwire::client::{
-    CallStream, Client, ClientError, Credentials, ErrorKind, FetchedToken, TokenFault, TokenSource,
+use sealwire::call::FetchedToken;
+use sealwire::errors::{AskError, ErrorKind, TokenFault, code};
+use sealwire::internal::auth::IssueRequest;
+use sealwire::internal::rpc::Request;
+use sealwire::{
+    BusConfig, CallStream, Client, ClientError, Clock as _, Credentials, Ctx, Name, Router, RpcError, Sink,
+    SystemClock, TokenSource,
 };
-use sealwire::rpc::{Request, RpcError, code};
-use sealwire::service::{AskError, Ctx, Router, Sink};
-use sealwire::{BusConfig, Clock as _, Name, SystemClock};
 use sealwire_testkit::raw::RawConnection;
 use sealwire_testkit::site::{Served, Site, agent_key};
 use sealwire_testkit::{NatsServer, SOON, settle, within};
@@ -575,7 +576,7 @@ async fn a_stream_that_is_silent_outlives_its_token() {
     assert_eq!(within(Duration::from_secs(30), result).await.unwrap(), 14_000, "its first token counts for 11 s");
 }
 
-/// SPEC.md §25.4, SPEC.md §9.
+/// SPEC.md §25.4, SPEC.md §9.2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
     for is_stream in [false, true] {
@@ -597,7 +598,7 @@ async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
     }
 }
 
-/// SPEC.md §14, SPEC.md §25: a call that was ended while it ran is not reported as unexecuted.
+/// SPEC.md §9.2, SPEC.md §14.2, SPEC.md §25: a call that was ended while it ran is not reported as unexecuted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_revoked_or_denied_while_it_runs_has_run_in_part() {
     for code in [code::UNAUTHENTICATED, code::PERMISSION_DENIED] {

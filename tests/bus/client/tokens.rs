@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sealwire::auth::{IssueRequest, write_secret};
-use sealwire::client::{Client, Credentials, ErrorKind, FetchedToken, TokenSource};
-use sealwire::{BusConfig, Clock as _};
+use sealwire::call::FetchedToken;
+use sealwire::errors::ErrorKind;
+use sealwire::internal::auth::IssueRequest;
+use sealwire::internal::files::write_secret;
+use sealwire::{BusConfig, Client, Clock as _, Credentials, TokenSource};
 
 use super::Stage;
 use sealwire_testkit::desk::NOW;
@@ -115,7 +117,7 @@ fn script(folder: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// SPEC.md §20.
+/// SPEC.md §20.1.
 #[tokio::test]
 async fn token_command_is_run_again_before_the_token_expires() {
     let stage = Stage::open().await;
@@ -152,7 +154,8 @@ async fn token_command_that_fails_says_why_and_shows_nothing_it_printed() {
         ("exit", "echo s3cret; exit 3", "exit status: 3"),
         ("text", "echo s3cret", "something other than an access token"),
         ("long", "head -c 9000 /dev/zero | tr '\\0' s", "more than 8192 bytes"),
-        ("binary", "printf '\\377\\376'", "not text"),
+        ("binary", "printf '\\377\\300'", "not UTF-8 text"),
+        ("utf16", "printf '\\377\\376s\\0003\\000'", "UTF-16 text"),
     ];
     for (name, text, reason) in cases {
         let program = script(folder.path(), name, text);

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
-use sealwire::auth::{
-    AdmitError, GuardIdentity, GuardStats, LocalGuard, Nonce, NonceLimits, ReplayGuard, TimeFloor, Window,
+use sealwire::internal::auth::{
+    AdmitError, GuardIdentity, GuardStats, LocalGuard, NonceLimits, ReplayGuard, TimeFloor, Window,
 };
+use sealwire::internal::wire::Nonce;
 use sealwire::{Clock, ManualClock, Name};
 use tokio::time::Instant;
 
@@ -225,7 +226,7 @@ impl<'a> Model<'a> {
                 self.last_executed_iat = self.last_executed_iat.max(iat);
                 self.tally.ok += 1;
             }
-            Err(AdmitError::Stale) => self.tally.stale += 1,
+            Err(AdmitError::Stale | AdmitError::Fenced { .. }) => self.tally.stale += 1,
             Err(AdmitError::Replayed) => self.tally.replayed += 1,
             Err(AdmitError::OwnerFull { .. } | AdmitError::Full { .. }) => self.tally.full += 1,
             Err(AdmitError::Unavailable(outage)) => return Err(format!("unavailable: {outage}")),
@@ -242,9 +243,12 @@ impl<'a> Model<'a> {
         let fence = self.guard().fence();
         // Until the fence has passed nothing is admitted, not even a message dated after it.
         let holds = now > fence && self.window.holds(message.iat, message.exp, now, fence);
+        let in_time = self.window.holds(message.iat, message.exp, now, 0);
+        let is_recent = now <= fence + self.window.skew_s;
         let explained = match answer {
-            Err(AdmitError::Stale) => !holds,
-            Err(AdmitError::Replayed) => holds && known,
+            Err(AdmitError::Stale) => !in_time || !holds && !known && !is_recent,
+            Err(AdmitError::Fenced { .. }) => in_time && !holds && !known && is_recent,
+            Err(AdmitError::Replayed) => in_time && known,
             Err(AdmitError::OwnerFull { .. }) => holds && !known && held == LIMITS.owner,
             Err(AdmitError::Full { .. }) => holds && !known && held >= LIMITS.reserve,
             Err(AdmitError::Unavailable(_)) => false,
@@ -355,7 +359,7 @@ impl Reference {
         let elapsed_ms = self.elapsed_ms.load(Ordering::SeqCst);
         *floor_ms = self.clock.now_ms().max(if self.flaw == Flaw::NoFloor { 0 } else { *floor_ms });
         let now = *floor_ms / 1000;
-        if now <= self.fence || !self.window.holds(iat, exp, now, self.fence) {
+        if !self.window.holds(iat, exp, now, 0) {
             return Err(AdmitError::Stale);
         }
         if self.flaw == Flaw::DropsIdleOwners {
@@ -367,6 +371,10 @@ impl Reference {
         nonces.retain(|_, expires| *expires > now);
         if nonces.contains_key(&nonce) {
             return Err(AdmitError::Replayed);
+        }
+        if now <= self.fence || iat <= self.fence {
+            let is_recent = now <= self.fence + self.window.skew_s;
+            return Err(if is_recent { AdmitError::Fenced { retry_after_ms: 1 } } else { AdmitError::Stale });
         }
         if nonces.len() == LIMITS.owner {
             if self.flaw != Flaw::EvictsWhenFull {

@@ -1,4 +1,4 @@
-//! Outcomes of idempotent calls, stored for all replicas on a real server: SPEC.md §6.
+//! Outcomes of idempotent calls, stored for all replicas on a real server: SPEC.md §6.1.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -7,14 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
-use sealwire::auth::{
+use sealwire::internal::auth::{
     AdmitError, Claimed, GuardIdentity, GuardStats, OutcomeKey, OutcomeStore, OutcomeStoreError, ReplayGuard,
     SharedConfig, SharedGuard, Window, Withdrawal,
 };
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router};
-use sealwire::wire::Nonce;
-use sealwire::{BusConfig, Clock as _, ManualClock, Name, SystemClock};
+use sealwire::internal::wire::Nonce;
+use sealwire::{BusConfig, Clock as _, Ctx, ManualClock, Name, Router, RpcError, SystemClock};
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::desk::{Desk, Setup, call};
 use sealwire_testkit::{NatsServer, SOON, within};
@@ -372,7 +370,7 @@ impl ReplayGuard for Admits {
     }
 }
 
-/// SPEC.md §6: a refused call has not run, so a repetition runs it, on whichever replica.
+/// SPEC.md §6.1: a refused call has not run, so a repetition runs it, on whichever replica.
 #[tokio::test]
 async fn a_claim_that_is_stored_after_it_was_refused_does_not_keep_its_key() {
     let mut server = NatsServer::start().await;
@@ -402,7 +400,7 @@ async fn paid(desk: &Desk, key: &str) -> Value {
     .await
 }
 
-/// SPEC.md §6: a call that is given up before it began does not run.
+/// SPEC.md §6.1: a call that is given up before it began does not run.
 #[tokio::test]
 async fn a_claim_whose_call_is_given_up_does_not_keep_its_key() {
     let mut server = NatsServer::start().await;
@@ -425,6 +423,10 @@ struct Late {
 }
 
 impl OutcomeStore for Late {
+    fn held(&self) -> (usize, usize) {
+        self.store.held()
+    }
+
     fn is_shared(&self) -> bool {
         true
     }
@@ -454,7 +456,7 @@ impl OutcomeStore for Late {
     }
 }
 
-/// SPEC.md §6: nor does a call that was too late to begin.
+/// SPEC.md §6.1: nor does a call that was too late to begin.
 #[tokio::test]
 async fn a_key_that_cannot_be_given_back_at_once_is_given_back_later() {
     let server = NatsServer::start().await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sealwire::auth::{
+use sealwire::internal::auth::{
     KeyRules, KeySet, KeySource, KeySourceState, KeySourceStatus, TokenAlgorithm, TokenRules, TokenVerifier,
 };
 use serde_json::{Value, json};
@@ -281,6 +281,49 @@ async fn what_a_provider_may_not_answer_changes_nothing() {
     }
 }
 
+/// What servers put around a key set, and in front of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_set_is_read_as_providers_send_it() {
+    let (provider, signer) = (Provider::start().await, Signer::new("one"));
+    let good = keys(&[&signer]).to_string();
+    let marked = format!("\u{feff}{good}");
+    let pretty = format!("{:#}\r\n", keys(&[&signer])).replace('\n', "\r\n");
+    let wide: Vec<u8> = [0xfeff].into_iter().chain(good.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    for (head, body, fault) in [
+        ("Content-Type: application/json\r\n", good.as_bytes(), None),
+        ("Content-Type: application/jwk-set+json\r\n", good.as_bytes(), None),
+        ("Content-Type: application/json; charset=utf-8\r\n", good.as_bytes(), None),
+        ("Content-Type: text/plain\r\n", good.as_bytes(), None),
+        ("Content-Type: application/octet-stream\r\n", good.as_bytes(), None),
+        ("Content-Type: nonsense\r\n", good.as_bytes(), None),
+        ("", good.as_bytes(), None),
+        ("Content-Encoding: identity\r\n", good.as_bytes(), None),
+        ("", marked.as_bytes(), None),
+        ("", pretty.as_bytes(), None),
+        ("Content-Encoding: gzip\r\n", b"\x1f\x8b\x08\0\0\0\0\0", Some("compressed (gzip)")),
+        ("Content-Encoding: deflate\r\n", b"\x78\x9c\xab", Some("compressed (deflate)")),
+        ("Content-Encoding: br\r\n", b"\x8b", Some("compressed (br)")),
+        ("", b"\x1f\x8b\x08\xff\xff\xff", Some("not UTF-8")),
+        ("", &wide, Some("UTF-16")),
+        ("Content-Type: text/html\r\n", b" <!doctype html><title>Log in</title>", Some("a web page")),
+        ("", b"", Some("is not valid JSON")),
+    ] {
+        let mut answer = format!("HTTP/1.1 200 OK\r\n{head}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
+        answer.extend_from_slice(body);
+        provider.manner(Manner::Say(answer));
+        let office = Office::open(source(&provider)).await;
+        let error = office.status().error;
+        match fault {
+            None => assert_eq!((error, office.call(&signer.token()).await), (None, None), "{head} {body:?}"),
+            Some(fault) => {
+                let error = error.unwrap();
+                assert!(error.contains(fault) && error.contains("/keys`"), "{head} {body:?}: {error}");
+                assert_eq!(office.call(&signer.token()).await, DENIED);
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_that_nobody_vouches_for_is_refused() {
     let (provider, other, signer) = (Provider::start().await, Provider::start().await, Signer::new("one"));
@@ -333,20 +376,22 @@ async fn how_long_keys_are_current_is_the_issuers_word_within_bounds() {
     let bounds = (source.refresh.as_secs(), source.youngest.as_secs(), source.oldest.as_secs(), source.keep.as_secs());
     assert_eq!(bounds, (600, 60, 86_400, 86_400));
     // An issuer that wants its keys fetched all the time, and one that never does.
-    for (cache, youngest, oldest, expected) in [
-        ("max-age=0", Duration::from_millis(300), Duration::from_secs(60), 3..=8),
-        ("public, max-age=31536000", Duration::from_millis(1), Duration::from_millis(300), 3..=8),
-        ("max-age=3600", Duration::from_millis(1), Duration::from_secs(86_400), 1..=1),
+    for (cache, youngest, oldest, least) in [
+        ("max-age=0", Duration::from_millis(300), Duration::from_secs(60), 3),
+        ("public, max-age=31536000", Duration::from_millis(1), Duration::from_millis(300), 3),
+        ("max-age=3600", Duration::from_millis(1), Duration::from_secs(86_400), 1),
     ] {
         provider.cache(cache);
         let mut source = source.clone();
         (source.youngest, source.oldest, source.refresh) = (youngest, oldest, Duration::from_millis(1));
-        let before = provider.count("/keys");
+        let (before, began) = (provider.count("/keys"), Instant::now());
         let office = Office::open(source).await;
         tokio::time::sleep(Duration::from_millis(2_000)).await;
         drop(office);
         let count = provider.count("/keys") - before;
-        assert!(expected.contains(&count), "{cache}: {count} fetches");
+        // Not before nine tenths of the time between two: on a busy machine, two seconds take longer.
+        let most = if least == 1 { 1 } else { 2 + usize::try_from(began.elapsed().as_millis() / 270).unwrap() };
+        assert!((least..=most).contains(&count), "{cache}: {count} fetches in {:?}", began.elapsed());
     }
 }
 

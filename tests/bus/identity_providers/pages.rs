@@ -5,11 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
-use sealwire::auth::{KeyEntry, KeyRingFile, TokenAlgorithm, write_secret};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Service};
-use sealwire::wire::{AgentKey, Delivery, Endpoint, RequestSigner};
-use sealwire::{Clock as _, Config, Name, SystemClock};
+use sealwire::configure::AgentKey;
+use sealwire::internal::auth::{KeyEntry, KeyRingFile, TokenAlgorithm};
+use sealwire::internal::files::write_secret;
+use sealwire::internal::wire::{Endpoint, RequestSigner};
+use sealwire::serve::Delivery;
+use sealwire::{Clock as _, Config, Ctx, Name, Router, RpcError, Service, SystemClock};
 use serde_json::{Value, json};
 
 use super::provider::Provider;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::{StreamExt as _, stream};
-use sealwire::auth::write_secret;
-use sealwire::rpc::RpcError;
-use sealwire::service::{Attachment, Ctx, Router, Sink};
+use sealwire::internal::files::write_secret;
+use sealwire::serve::Attachment;
+use sealwire::{Ctx, Router, RpcError, Sink};
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::python::python;
 use sealwire_testkit::site::{Served, Site, agent_key};
@@ -238,8 +238,8 @@ async fn python_client_goes_on_with_a_stream_at_another_node_of_the_cluster() {
     let site = Site::new(&cluster.nodes[2].url());
     let seen = Arc::<Seen>::default();
     let served = site.serve(methods(&seen)).await;
-    let (other, door) = cluster.door(1).await;
-    door.cut(true);
+    let (other, proxy) = cluster.proxy(1).await;
+    proxy.cut(true);
     let urls = [cluster.nodes[0].url(), other.urls[0].clone()];
     let mut client = PythonClient::start(python, credentials_at(&site, &urls));
 
@@ -251,7 +251,7 @@ async fn python_client_goes_on_with_a_stream_at_another_node_of_the_cluster() {
             assert!(begun.elapsed() < 2 * SOON, "no items");
             sleep(Duration::from_millis(5)).await;
         }
-        door.cut(false);
+        proxy.cut(false);
         cluster.nodes[0].kill().await;
     };
     let (got, ()) = tokio::join!(streaming, killing);
@@ -260,14 +260,14 @@ async fn python_client_goes_on_with_a_stream_at_another_node_of_the_cluster() {
     served.stop().await.unwrap();
 }
 
-/// SPEC.md §6: the mark of an outcome of an earlier run.
+/// SPEC.md §6.1: the mark of an outcome of an earlier run. SPEC.md §14: that of an error of the application.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn python_client_tells_the_outcome_of_an_earlier_call() {
     let Some(python) = python() else { return };
     let seen = Arc::<Seen>::default();
     let pay = |ctx: C, (amount,): (u64,)| async move {
         ctx.state().sent.fetch_add(amount, Ordering::SeqCst);
-        if amount > 100 { Err(RpcError::application(7, "too much")) } else { Ok(amount) }
+        if amount > 100 { Err(RpcError::application(-32002, "too much")) } else { Ok(amount) }
     };
     let router = methods(&seen).method("site/pay", pay).idempotent("site/pay", Duration::from_secs(60));
     let Stage { server: _server, site: _site, served, mut client } = Stage::open(python, router).await;
@@ -278,6 +278,8 @@ async fn python_client_tells_the_outcome_of_an_earlier_call() {
         assert_eq!((first.code, &first.said["idempotent_replay"]), (code, &Value::Null), "{first:?}");
         assert_eq!((again.code, &again.said["idempotent_replay"]), (code, &json!(true)), "{again:?}");
         assert_eq!(first.said[member], again.said[member]);
+        let own = if code == 21 { json!(true) } else { Value::Null };
+        assert_eq!([&first, &again].map(|got| got.said["application_error"].clone()), [own.clone(), own]);
     }
     let other = run(&mut client, &["--idempotency-key", "a", "call", "site", "site/pay", "[6]"]).await;
     assert_eq!((other.code, &other.said["code"]), (21, &json!(-32017)), "{other:?}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sealwire::BusConfig;
-use sealwire::nats::PublishError;
+use sealwire::internal::nats::PublishError;
 
 use super::{Event, Options, eventually, eventually_within, open, open_with, queue, subject, up};
 use sealwire_testkit::cluster::Cluster;

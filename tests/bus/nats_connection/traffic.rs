@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire::BusConfig;
-use sealwire::nats::{Connection, Handler, PublishError};
+use sealwire::internal::nats::{Connection, Handler, PublishError};
 
 use super::{Heard, Options, eventually, eventually_within, open, open_with, queue, subject, up};
 use sealwire_testkit::raw::{RawConnection, poison_headers};

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use sealwire::auth::Nonce;
-use sealwire::service::{ServeError, State};
+use sealwire::ServeError;
+use sealwire::internal::wire::Nonce;
+use sealwire::serve::State;
 use serde_json::{Value, json};
 
 use sealwire_testkit::raw::{RawConnection, poison_headers};

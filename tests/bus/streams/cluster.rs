@@ -6,10 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use sealwire::client::{CallStream, Client, Credentials};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Sink};
-use sealwire::{BusConfig, Name};
+use sealwire::{BusConfig, CallStream, Client, Credentials, Ctx, Name, Router, RpcError, Sink};
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::site::{Served, Site, agent_key};
 use sealwire_testkit::{SOON, within};
@@ -36,9 +33,11 @@ impl Stage {
         let cluster = Cluster::start(3).await;
         let urls = |own: usize| [own, OTHER].map(|node| cluster.nodes[node].url());
         let (site, noticed) = (Site::new(&urls(SERVICE).join("\", \"")), Noticed::default());
+        let config = std::fs::read_to_string(site.path("sealwire.toml")).unwrap();
+        std::fs::write(site.path("sealwire.toml"), config.replace("[keys]", "no_randomize = true\n[keys]")).unwrap();
         let served = site.serve(methods(&noticed)).await;
         let name = |text: &str| Name::new(text).unwrap();
-        let bus = BusConfig { urls: urls(CALLER).to_vec(), ..BusConfig::default() };
+        let bus = BusConfig { urls: urls(CALLER).to_vec(), no_randomize: true, ..BusConfig::default() };
         let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), bus);
         let client =
             Client::builder(credentials.token(site.token("ann", &["worker"]))).deadline(Duration::from_secs(300));

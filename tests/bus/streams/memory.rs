@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Sink};
-use sealwire::wire::{RequestSigner, Signed};
-use sealwire::{Config, Name};
+use sealwire::internal::wire::{RequestSigner, Signed};
+use sealwire::{Config, Ctx, Name, Router, RpcError, Sink};
 use sealwire_testkit::raw::RawConnection;
 use sealwire_testkit::site::{Served, Site, agent_key, signed_now};
 use sealwire_testkit::{NatsServer, SOON, within};

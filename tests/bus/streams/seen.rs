@@ -12,11 +12,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
 use futures_util::{Stream, StreamExt as _, stream};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use sealwire::client::{CallStream, Client, ClientError, Credentials, StreamLoss, Subscription};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router};
-use sealwire::wire::{Accepted, ControlOp, FrameFault, FrameKind, HeaderBlock, RequestSigner, SignedControl, Taken};
-use sealwire::{BusConfig, Clock as _, Name, SystemClock};
+use sealwire::errors::StreamLoss;
+use sealwire::internal::wire::{
+    Accepted, ControlOp, FrameFault, FrameKind, HeaderBlock, RequestSigner, SignedControl, Taken,
+};
+use sealwire::{
+    BusConfig, CallStream, Client, ClientError, Clock as _, Credentials, Ctx, Name, Router, RpcError, Subscription,
+    SystemClock,
+};
 use sealwire_testkit::site::{Served, Site, agent_key};
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::{Value, json};
@@ -309,7 +312,7 @@ async fn signs_of_life_that_are_repeated_do_not_keep_a_dead_stream_alive() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_whose_digest_does_not_hold_is_no_end() {
     // The forger has the key, so that everything else about the frame is valid.
-    let endpoint = sealwire::wire::Endpoint::new(Name::new("test").unwrap(), Name::new("site").unwrap());
+    let endpoint = sealwire::internal::wire::Endpoint::new(Name::new("test").unwrap(), Name::new("site").unwrap());
     let key = *agent_key("ann").derived(endpoint.audience()).unwrap().expose();
     let between = Between::open(
         1,
@@ -463,7 +466,7 @@ async fn replica(site: &Site, number: usize) -> Served {
     });
     let served = site.start(router).await;
     let mut state = served.running.state();
-    drop(within(LOST, state.wait_for(|state| *state == sealwire::service::State::Ready)).await.unwrap());
+    drop(within(LOST, state.wait_for(|state| *state == sealwire::serve::State::Ready)).await.unwrap());
     served
 }
 

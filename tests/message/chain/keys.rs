@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire::auth::{Confirmation, Denylist, KeyEntry, KeyStatus, TokenIssuer};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, ServiceLimits};
-use sealwire::wire::{AgentKey, Envelope};
+use sealwire::configure::AgentKey;
+use sealwire::internal::auth::{Confirmation, Denylist, KeyEntry, KeyStatus, TokenIssuer};
+use sealwire::internal::wire::Envelope;
+use sealwire::{Ctx, Router, RpcError, ServiceLimits};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -330,7 +330,7 @@ async fn public_key_does_not_serve_as_an_hmac_secret() {
     let public: [u8; 32] = sealwire_testkit::desk::unb64(&eve.key.public().unwrap()).try_into().unwrap();
     for alg in ["HS256", "EdDSA"] {
         let header = format!(r#"{{"alg":"{alg}","kid":"eve.k1","typ":"nats-rpc-v1+jwt"}}"#);
-        let forged = jws(&sealwire::wire::HmacKey::new(public), &header, &part(&proof, 1).to_string());
+        let forged = jws(&sealwire::internal::wire::HmacKey::new(public), &header, &part(&proof, 1).to_string());
         assert_eq!(desk.offer(&good.with_credentials(&token, &forged)).await, Some(-32010));
     }
     // And an HMAC key's bytes do not serve as an Ed25519 seed.
@@ -343,14 +343,14 @@ async fn public_key_does_not_serve_as_an_hmac_secret() {
     assert_eq!((runs.count(), desk.burnt()), (0, 0));
 }
 
-/// SPEC.md §13.
+/// SPEC.md §13.1.
 #[tokio::test]
 async fn unknown_and_known_key_ids_are_told_apart_by_nothing_in_the_answer() {
     let desk = Desk::open(recording().0);
     let ann = desk.agent("ann", &["worker"]);
     let good = desk.letter(&ann, &call("desk/echo", "[]"));
     let (token, proof) = good.credentials();
-    let wrong = sealwire::wire::HmacKey::new([0; 32]);
+    let wrong = sealwire::internal::wire::HmacKey::new([0; 32]);
     desk.change_ring(|keys| {
         with_new_key(&desk, keys);
         keys.last_mut().unwrap().status = KeyStatus::Revoked;

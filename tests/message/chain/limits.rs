@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire::auth::NonceLimits;
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
-use sealwire::wire::WireLimits;
-use sealwire::{Clock as _, ManualClock};
+use sealwire::internal::auth::NonceLimits;
+use sealwire::internal::wire::WireLimits;
+use sealwire::serve::QuotaLimits;
+use sealwire::{Clock as _, Ctx, ManualClock, Router, RpcError, ServiceLimits};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -71,7 +70,7 @@ async fn nothing_starts_once_the_deadline_or_the_expiry_has_come() {
     }
 }
 
-/// SPEC.md §8.
+/// SPEC.md §6.
 #[tokio::test]
 async fn deadline_counts_from_the_signing_also_in_the_middle_of_a_second() {
     let desk = Desk::open(recording().0);
@@ -223,8 +222,8 @@ pub(crate) async fn too_fast(desk: &Desk, agent: &Agent) -> (Letter, String) {
     panic!("the rate is never too high");
 }
 
-fn bob_key() -> sealwire::wire::AgentKey {
-    sealwire::wire::AgentKey::hmac("ann.k1", &[2; 32]).unwrap()
+fn bob_key() -> sealwire::configure::AgentKey {
+    sealwire::configure::AgentKey::hmac("ann.k1", &[2; 32]).unwrap()
 }
 
 #[tokio::test]
@@ -424,7 +423,7 @@ async fn headers_above_their_limits_are_refused() {
     assert_eq!(desk.offer(&harmless).await, None);
 }
 
-/// SPEC.md §13.
+/// SPEC.md §13.1.
 #[tokio::test]
 async fn hints_stop_at_their_global_rate_and_signed_answers_go_on() {
     let desk =

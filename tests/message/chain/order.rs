@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use sealwire::auth::{Denylist, TokenIssuer};
-use sealwire::service::{QuotaLimits, ServiceLimits};
+use sealwire::ServiceLimits;
+use sealwire::internal::auth::{Denylist, TokenIssuer};
+use sealwire::serve::QuotaLimits;
 
 use sealwire_testkit::desk::{Agent, Desk, Letter, Setup, b64, call, code, digest, jws, part, recording, text};
 
@@ -21,7 +22,7 @@ fn spoilt(desk: &Desk, ann: &Agent, good: &Letter) -> Vec<(&'static str, Letter)
     let bob = desk.agent("bob", &["worker"]);
     let token_of_bob = bob.token.clone();
     let stranger = TokenIssuer::generate("https://issuer.test").unwrap();
-    let mut request = sealwire::auth::IssueRequest::new("ann", "test/desk", sealwire_testkit::desk::NOW);
+    let mut request = sealwire::internal::auth::IssueRequest::new("ann", "test/desk", sealwire_testkit::desk::NOW);
     request.roles = ["worker".to_owned()].into();
     let forged_token = stranger.issue(&request).unwrap();
     let under = |token: &str| {

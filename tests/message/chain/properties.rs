@@ -3,7 +3,8 @@
 use async_nats::HeaderMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sealwire::wire::{Delivery, Envelope, ProofClaims};
+use sealwire::internal::wire::{Envelope, ProofClaims};
+use sealwire::serve::Delivery;
 
 use sealwire_testkit::desk::{Agent, Desk, Letter, NOW, call, recording};
 
@@ -78,6 +79,7 @@ fn proofs_of_any_payload_hold_for_that_payload_and_no_other() {
             idk: None,
             win: None,
             tp: None,
+            cap: None,
         };
         let signed = desk.signer(agent).sign_claims(&claims, &agent.token);
         let mut headers = HeaderMap::new();

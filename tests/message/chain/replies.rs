@@ -1,8 +1,9 @@
 //! Answers: what a client accepts as one, and everything that it does not accept, whoever made it.
 
 use async_nats::HeaderMap;
-use sealwire::service::Service;
-use sealwire::wire::{Expectation, HmacKey, Sealed, ServiceKey};
+use sealwire::Service;
+use sealwire::internal::wire::{Expectation, HmacKey, ServiceKey};
+use sealwire::serve::Sealed;
 use serde_json::{Value, json};
 
 use sealwire_testkit::desk::{Desk, HINTS, Letter, b64, call, digest, jws, part, recording, text};
@@ -217,7 +218,8 @@ async fn new_service_key_is_used_at_once_and_taken_only_by_those_who_pinned_it()
     assert_eq!(part(&proof, 0)["kid"], "svc:test/desk:2");
     assert!(!takes(&letter.expectation, &letter.reply, &info(&proof), &payload));
     let pinned = vec![desk.service_key.public(), new().public()];
-    let signer = sealwire::wire::RequestSigner::new(&eve.key, desk.endpoint.audience().clone(), pinned).unwrap();
+    let signer =
+        sealwire::internal::wire::RequestSigner::new(&eve.key, desk.endpoint.audience().clone(), pinned).unwrap();
     let signed = signer.sign_claims(&desk.letter(&eve, &call("desk/echo", "[1]")).claims(), &eve.token);
     let mut again = letter.clone();
     again.headers.insert("Authorization", signed.authorization.as_str());

@@ -1,8 +1,8 @@
 //! Everything that a man in the middle, or somebody with a key of their own, can change about a good message.
 //! Whatever it is, nothing runs.
 
-use sealwire::service::ServiceLimits;
-use sealwire::wire::RequestSigner;
+use sealwire::ServiceLimits;
+use sealwire::internal::wire::RequestSigner;
 use serde_json::{Value, json};
 
 use sealwire_testkit::desk::{Agent, Desk, Letter, POLICY, b64, call, digest, jws, part, recording};
@@ -213,7 +213,7 @@ async fn notification_cannot_be_given_a_reply_subject_nor_a_call_lose_its_own() 
     assert_eq!((runs.count(), desk.service.counters().refusals()["invalid_body"]), (1, 2));
 }
 
-/// SPEC.md §6.
+/// SPEC.md §6, SPEC.md §6.2.
 #[tokio::test]
 async fn claims_that_do_not_fit_are_refused_also_when_the_keys_owner_signed_them() {
     let (router, runs) = recording();
@@ -288,7 +288,7 @@ async fn key_of_one_service_signs_for_no_other() {
     let good = desk.letter(&ann, &call("desk/echo", "[1]"));
     // What an attacker who broke into the service `test/other`, or into the staging environment, has of ann's key.
     for audience in ["test/other", "stage/desk"] {
-        let audience = sealwire::wire::Audience::parse(audience).unwrap();
+        let audience = sealwire::internal::wire::Audience::parse(audience).unwrap();
         let signer = RequestSigner::new(&ann.key, audience.clone(), Vec::new()).unwrap();
         let as_is = signer.sign_claims(&good.claims(), &ann.token);
         let mut letter = good.clone();
@@ -304,7 +304,7 @@ async fn key_of_one_service_signs_for_no_other() {
     assert_eq!(runs.count(), 0);
 }
 
-/// SPEC.md §3.
+/// SPEC.md §3.1.
 #[tokio::test]
 async fn agents_cannot_act_as_each_other() {
     let (router, runs) = recording();
@@ -326,11 +326,11 @@ async fn agents_cannot_act_as_each_other() {
     assert_eq!((runs.count(), desk.burnt()), (0, 0));
 }
 
-fn again(name: &str) -> sealwire::wire::AgentKey {
+fn again(name: &str) -> sealwire::configure::AgentKey {
     sealwire_testkit::desk::agents().into_iter().find(|(known, _)| known.as_str() == name).unwrap().1
 }
 
-/// SPEC.md §3.
+/// SPEC.md §3, SPEC.md §3.1.
 #[tokio::test]
 async fn nothing_is_published_outside_the_callers_inbox() {
     let (router, runs) = recording();
@@ -371,7 +371,7 @@ async fn nothing_is_published_outside_the_callers_inbox() {
     assert_eq!(desk.service.counters().refusals()["dropped_reply"], replies.len() as u64 * 6);
 }
 
-/// SPEC.md §3.
+/// SPEC.md §3.1.
 #[tokio::test]
 async fn subject_outside_the_grammar_is_dropped() {
     let (router, runs) = recording();
@@ -399,7 +399,7 @@ async fn subject_outside_the_grammar_is_dropped() {
     assert_eq!((runs.count(), desk.service.counters().refusals()["dropped_subject"]), (0, 14));
 }
 
-/// SPEC.md §3.
+/// SPEC.md §3.1.
 #[tokio::test]
 async fn method_subject_carries_exactly_its_method() {
     let (router, runs) = recording();

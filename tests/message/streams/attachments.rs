@@ -1,6 +1,6 @@
 //! Attachments of a caller that does not answer, or answers late.
 
-use sealwire::service::Attachment;
+use sealwire::serve::Attachment;
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! What one caller can make a service do, and hold, for it (SPEC.md §15, §25).
+//! What one caller can make a service do, and hold, for it (SPEC.md §15.1, §25).
 
 use std::time::Duration;
 
-use sealwire::wire::ControlOp;
+use sealwire::internal::wire::ControlOp;
 
 use super::*;
 
@@ -39,7 +39,7 @@ async fn frames_are_sent_again_ever_more_seldom_until_some_are_acknowledged() {
     }
 }
 
-/// SPEC.md §15: the bytes that are sent again are limited for each agent, over all its calls and whatever it acknowledges.
+/// SPEC.md §15.1: the bytes that are sent again are limited for each agent, over all its calls and whatever it acknowledges.
 #[tokio::test(start_paused = true)]
 async fn what_an_agent_has_sent_again_is_bounded_in_bytes() {
     let (router, _) = router();
@@ -88,7 +88,7 @@ fn desk_with(change: impl FnOnce(&mut ServiceLimits)) -> Arc<Desk> {
     Arc::new(Desk::open_with(router().0, sealwire_testkit::desk::POLICY, limits))
 }
 
-/// SPEC.md §15: streams count only among streams, so an agent with many subscriptions can still call.
+/// SPEC.md §15.1: streams count only among streams, so an agent with many subscriptions can still call.
 #[tokio::test(start_paused = true)]
 async fn open_streams_take_no_place_of_other_calls() {
     let desk = desk_with(|limits| limits.quota.in_flight = 2);
@@ -100,7 +100,7 @@ async fn open_streams_take_no_place_of_other_calls() {
     assert_eq!(code(&answer), None, "{answer}");
 }
 
-/// SPEC.md §15: an agent may open another stream only while it has fewer than are free.
+/// SPEC.md §15.1: an agent may open another stream only while it has fewer than are free.
 #[tokio::test(start_paused = true)]
 async fn no_agent_takes_the_last_place_of_a_stream() {
     let desk = desk_with(|limits| limits.streams.in_all = 8);
@@ -111,7 +111,7 @@ async fn no_agent_takes_the_last_place_of_a_stream() {
     assert_eq!((running(0), running(6), running(12)), (4, 2, 1), "each half of what is left");
 }
 
-/// SPEC.md §15: nor does one of the subjects that an agent acts for take the agent's last place.
+/// SPEC.md §15.1: nor does one of the subjects that an agent acts for take the agent's last place.
 #[tokio::test(start_paused = true)]
 async fn those_that_an_agent_acts_for_share_its_streams() {
     let desk = desk_with(|limits| limits.streams.per_agent = 8);
@@ -138,7 +138,7 @@ async fn those_that_an_agent_acts_for_share_its_streams() {
     assert_eq!(more.iter().filter(|caller| !caller.task.is_finished()).count(), 2);
 }
 
-/// SPEC.md §15: the requests of open streams are held, and counted.
+/// SPEC.md §15.1: the requests of open streams are held, and counted.
 #[tokio::test(start_paused = true)]
 async fn requests_of_open_streams_are_bounded_in_bytes() {
     let desk = desk_with(|limits| limits.streams.bytes = 1 << 20);
@@ -164,7 +164,7 @@ async fn requests_of_open_streams_are_bounded_in_bytes() {
     assert!(!again.task.is_finished());
 }
 
-/// SPEC.md §15: an agent that ends many streams makes room by giving up its own last frames.
+/// SPEC.md §15.1: an agent that ends many streams makes room by giving up its own last frames.
 #[tokio::test(start_paused = true)]
 async fn last_frames_are_not_let_go_of_for_somebody_else() {
     let desk = desk_with(|limits| limits.streams.in_all = 8);

@@ -1,10 +1,12 @@
 //! What is left of a call when it has ended: nothing that others wait for, and nothing that the application could hold on
-//! to (SPEC.md §15, §25).
+//! to (SPEC.md §15.1, §25).
 
 use std::time::Duration;
 
-use sealwire::policy::DecisionRecord;
-use sealwire::wire::ControlOp;
+use sealwire::configure::RecordConfig;
+use sealwire::errors::code as codes;
+use sealwire::internal::wire::ControlOp;
+use sealwire::serve::Recorder;
 use sealwire_testkit::desk::Setup;
 
 use super::*;
@@ -65,7 +67,7 @@ fn keeping() -> (Router<Shelf>, Shelf) {
     (router, shelf)
 }
 
-/// SPEC.md §15: the handles that the application keeps after a call hold none of the bytes that were kept for its frames.
+/// SPEC.md §15.1: the handles that the application keeps after a call hold none of the bytes that were kept for its frames.
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_outlives_its_call_holds_no_frames() {
     let (router, shelf) = keeping();
@@ -133,90 +135,102 @@ async fn a_call_that_is_given_up_is_let_go_of() {
     assert_eq!(desk.offer(&again).await, None);
 }
 
-type Records = Arc<Mutex<Vec<DecisionRecord>>>;
+/// A desk with a record.
+struct Recorded {
+    desk: Arc<Desk>,
+    folder: tempfile::TempDir,
+}
 
-/// A desk that records its decisions.
-fn recorded<S: Send + Sync + 'static>(router: Router<S>) -> (Arc<Desk>, Records) {
-    let records = Records::default();
-    let sink = Arc::clone(&records);
-    let desk = Desk::open_as(Setup::default(), |service| {
-        service.methods(router).decisions(move |record| sink.lock().unwrap().push(record))
-    });
-    (Arc::new(desk), records)
+impl Recorded {
+    fn open<S: Send + Sync + 'static>(router: Router<S>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = RecordConfig::in_folder(folder.path().join("records"));
+        let recorder = Recorder::open(&config, "prod/desk", "s1").unwrap();
+        let desk = Desk::open_as(Setup::default(), |service| service.record(recorder).methods(router));
+        Self { desk: Arc::new(desk), folder }
+    }
+
+    /// Ends the record, and returns its lines.
+    fn lines(&self) -> Vec<Value> {
+        assert_eq!(self.desk.service.recorder().unwrap().finish(), 0, "nothing was lost");
+        let file = sealwire::internal::record::record_files(&self.folder.path().join("records")).unwrap().remove(0);
+        let text = std::fs::read_to_string(file.path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
 }
 
 /// SPEC.md §25: a call that has ended is not decided again, and nothing more is recorded about it.
 #[tokio::test(start_paused = true)]
 async fn calls_that_have_ended_are_not_decided_again() {
-    let (desk, records) = recorded(router().0);
-    let mut caller = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/count", "[3]"), 32);
+    let recorded = Recorded::open(router().0);
+    let desk = &recorded.desk;
+    let mut caller = Caller::call(desk, desk.agent("ann", &["worker"]), &call("desk/count", "[3]"), 32);
     caller.finished().await;
-    let mut other = Caller::call(&desk, desk.agent("bob", &["worker"]), &call("desk/sleep", "[]"), 32);
+    let mut other = Caller::call(desk, desk.agent("bob", &["worker"]), &call("desk/sleep", "[]"), 32);
     other.settled_for(5).await;
-    let before = records.lock().unwrap().len();
     desk.change_policy("[role.worker]\nallow = [\"desk/*\"]\ndeny = [\"desk/count\"]\n");
-    assert_eq!(records.lock().unwrap().len(), before, "its last frames may still be asked for");
     caller.control(ControlOp::Again { ack: Some(1) }).await;
     tokio::time::sleep(Duration::from_millis(5)).await;
-    assert_eq!(caller.out.frames.lock().unwrap().len(), 3);
+    assert_eq!(caller.out.frames.lock().unwrap().len(), 3, "its last frames may still be asked for");
+    let lines = recorded.lines();
+    let kinds: Vec<&str> = lines.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["start", "decision", "outcome", "decision", "stop"], "the other one still runs");
 }
 
-/// SPEC.md §25: the record of decisions shows how a stream began and how it ended, under the id of its call.
+/// SPEC.md §25: the record shows how a call that is answered with frames was decided, and how it ended, under the id of its message.
 #[tokio::test(start_paused = true)]
-async fn the_record_of_decisions_shows_where_a_stream_begins_and_ends() {
-    let (desk, records) = recorded(router().0);
-    let seen = |caller: &Caller| -> Vec<Value> {
-        let id = caller.letter.expectation.message_id();
-        let records = records.lock().unwrap();
-        let own = records.iter().filter(|record| record.call.as_deref() == Some(id));
-        own.map(|record| serde_json::to_value(record).unwrap()).collect()
+async fn the_record_shows_how_streams_are_decided_and_end() {
+    let recorded = Recorded::open(router().0);
+    let desk = &recorded.desk;
+    let mut stories: Vec<(String, Value)> = Vec::new();
+    let mut expect = |caller: &Caller, story: Value| {
+        stories.push((caller.letter.expectation.message_id().to_owned(), story));
     };
-    let streams = |records: &[Value]| records.iter().map(|record| record["stream"].clone()).collect::<Vec<_>>();
-    let began = json!({ "event": "began" });
-    let ended = |by: &str, frames: u64| json!({ "event": "ended", "by": by, "frames": frames });
 
-    let mut count = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/count", "[3]"), 32);
+    let mut count = Caller::call(desk, desk.agent("ann", &["worker"]), &call("desk/count", "[3]"), 32);
     count.finished().await;
-    let records_of_count = seen(&count);
-    assert_eq!(streams(&records_of_count), [began.clone(), ended("answered", 5)]);
-    let mut without = records_of_count.clone();
-    without.iter_mut().for_each(|record| {
-        let record = record.as_object_mut().unwrap();
-        record.remove("stream");
-        assert!(record.remove("at_ms").is_some());
-    });
-    assert_eq!(without[0], without[1], "the same caller, method, rule and verdict");
+    expect(&count, json!(["allow", ["answered", 5, null]]));
 
-    let mut cancelled = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
+    let mut cancelled = Caller::call(desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
     cancelled.settled_for(15).await;
-    assert_eq!(streams(&seen(&cancelled)), std::slice::from_ref(&began));
     cancelled.control(ControlOp::Cancel).await;
     cancelled.finished().await;
-    assert_eq!(streams(&seen(&cancelled)), [began.clone(), ended("cancelled", 3)]);
+    expect(&cancelled, json!(["allow", ["cancelled", 3, codes::CANCELLED]]));
 
-    let given_up = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/sleep", "[]"), 4);
+    let given_up = Caller::call(desk, desk.agent("ann", &["worker"]), &call("desk/sleep", "[]"), 4);
     tokio::time::sleep(Duration::from_millis(5)).await;
     given_up.task.abort();
     tokio::time::sleep(Duration::from_millis(5)).await;
-    assert_eq!(streams(&seen(&given_up)), [began.clone(), ended("given_up", 0)]);
+    expect(&given_up, json!(["allow", ["given_up", 0, null]]));
 
-    let mut late = Caller::call_for(&desk, desk.agent("ann", &["worker"]), &call("desk/sleep", "[]"), Some(4), 1_000);
+    let mut late = Caller::call_for(desk, desk.agent("ann", &["worker"]), &call("desk/sleep", "[]"), Some(4), 1_000);
     late.finished().await;
-    assert_eq!(streams(&seen(&late)), [began.clone(), ended("deadline", 2)]);
+    expect(&late, json!(["allow", ["deadline", 2, codes::TIMEOUT]]));
 
-    let mut denied = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
+    let mut denied = Caller::call(desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
     denied.settled_for(15).await;
     desk.change_policy("[role.worker]\nallow = [\"desk/*\"]\ndeny = [\"desk/ticks\"]\n");
     denied.finished().await;
-    let records_of_denied = seen(&denied);
-    assert_eq!(streams(&records_of_denied), [began, json!({ "event": "denied" }), ended("denied", 3)]);
-    let verdicts: Vec<_> = records_of_denied.iter().map(|record| record["verdict"].clone()).collect();
-    assert_eq!(verdicts, ["allow", "deny", "deny"]);
+    expect(&denied, json!(["allow", "deny, under way", ["denied", 3, codes::PERMISSION_DENIED]]));
 
-    // A call that takes no frames, and a call that is denied at once, have one record that does not mention streams.
-    let mut refused = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
+    // A call that is denied at once has no frames, and one that takes none does not mention them.
+    let mut refused = Caller::call(desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
     refused.finished().await;
-    let mut plain = Caller::call_for(&desk, desk.agent("ann", &["worker"]), &call("desk/echo", "[1]"), None, 1_000);
+    expect(&refused, json!(["deny", ["answered", 0, codes::PERMISSION_DENIED]]));
+    let mut plain = Caller::call_for(desk, desk.agent("ann", &["worker"]), &call("desk/echo", "[1]"), None, 1_000);
     plain.finished().await;
-    assert_eq!((streams(&seen(&refused)), streams(&seen(&plain))), (vec![Value::Null], vec![Value::Null]));
+    expect(&plain, json!(["allow", ["answered", null, null]]));
+
+    let lines = recorded.lines();
+    for (id, expected) in stories {
+        let own = lines.iter().filter(|line| line["message"] == id.as_str());
+        let story: Vec<Value> = own
+            .map(|line| match (line["kind"].as_str().unwrap(), &line["under_way"]) {
+                ("decision", Value::Null) => line["verdict"].clone(),
+                ("decision", _) => format!("{}, under way", line["verdict"].as_str().unwrap()).into(),
+                _ => json!([line["by"], line["frames"], line["code"]]),
+            })
+            .collect();
+        assert_eq!(Value::from(story), expected, "{lines:?}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealwire::wire::ControlOp;
+use sealwire::internal::wire::ControlOp;
 
 use super::*;
 
@@ -53,7 +53,7 @@ async fn large_items_are_asked_for_one_at_a_time() {
     assert_eq!(seen.produced.load(Ordering::SeqCst), 5, "one waits, and no more is asked for");
 }
 
-/// SPEC.md §15: as many questions as may be open are sent, and none beyond that, which nobody could answer.
+/// SPEC.md §15.1: as many questions as may be open are sent, and none beyond that, which nobody could answer.
 #[tokio::test(start_paused = true)]
 async fn questions_that_wait_for_room_count_as_asked() {
     let (desk, _) = desk();
@@ -64,7 +64,7 @@ async fn questions_that_wait_for_room_count_as_asked() {
     assert_eq!(kinds(&caller.settled_for(5).await), [FrameKind::Ask; 15]);
 }
 
-/// SPEC.md §6: a call that is cancelled at the very moment it finishes has an outcome, which is kept.
+/// SPEC.md §6.1: a call that is cancelled at the very moment it finishes has an outcome, which is kept.
 #[tokio::test(start_paused = true)]
 async fn an_outcome_that_was_there_when_the_call_was_cancelled_is_kept() {
     let go = Arc::new(Notify::new());

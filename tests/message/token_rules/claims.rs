@@ -17,10 +17,97 @@ fn dates_are_integers() {
         for bad in [json!("1790000800"), json!(null), json!(true), json!([1_790_000_800]), json!({})] {
             refused(judge_claims(&with(name, bad)), &TokenError::Malformed(name));
         }
-        for bad in ["1e300", "1790000800.0", "1790000800.5", "1.7900008e9", "-1", "-0", "9007199254740992"] {
-            let claims = with(name, json!("@")).to_string().replace("\"@\"", bad);
-            refused(judge_text(&claims), &TokenError::ClaimsJson(JsonFault::Number));
+        let written = |number: &str| judge_text(&with(name, json!("@")).to_string().replace("\"@\"", number));
+        for bad in ["1e300", "-1", "-0", "-1.79e9", "9007199254740992", "9007199254740992.0", "18446744073709551616"] {
+            refused(written(bad), &TokenError::Malformed(name));
         }
+        refused(written("1e999"), &TokenError::ClaimsJson(JsonFault::Number));
+        for bad in ["01790000800", "+1790000800", "1790000800.", "NaN"] {
+            assert!(matches!(written(bad), Err(TokenError::ClaimsJson(JsonFault::Text(_)))), "{bad}");
+        }
+    }
+}
+
+/// RFC 7519 §2: a date may have a fraction, and JSON writes one number in several ways. Rounded against the bearer.
+#[test]
+fn a_date_with_fraction_or_exponent_is_the_time_that_it_says() {
+    let claims = |name: &str, number: &str| with(name, json!("@")).to_string().replace("\"@\"", number);
+    for (name, number, dates) in [
+        ("exp", "1790000800.0", (1_789_999_900, 1_790_000_800, None)),
+        ("exp", "1790000800.75", (1_789_999_900, 1_790_000_800, None)),
+        ("exp", "1.7900008e9", (1_789_999_900, 1_790_000_800, None)),
+        ("exp", "17900008E2", (1_789_999_900, 1_790_000_800, None)),
+        ("iat", "1789999900.999", (1_789_999_900, 1_790_000_800, None)),
+        ("iat", "1.7899999e9", (1_789_999_900, 1_790_000_800, None)),
+        ("nbf", "1789999900.0", (1_789_999_900, 1_790_000_800, Some(1_789_999_900))),
+        ("nbf", "1789999900.001", (1_789_999_900, 1_790_000_800, Some(1_789_999_901))),
+    ] {
+        let token = judge_text(&claims(name, number)).unwrap();
+        assert_eq!((token.issued_at, token.expires_at, token.not_before), dates, "{name} {number}");
+    }
+    let header = Idp::header(TokenAlgorithm::EdDsa).to_string();
+    let token = Idp::shared().sign_text(TokenAlgorithm::EdDsa, &header, &claims("exp", "1790000800.75"));
+    let verifier = Idp::shared().verifier(TokenRules::new("prod/math"));
+    assert!(verify_at(&verifier, &token, 1_790_000_804).is_ok());
+    refused(verify_at(&verifier, &token, 1_790_000_805), &TokenError::Expired);
+    // A life of an hour, begun in the middle of a second.
+    let hour = with("iat", json!(1_789_999_900.5)).to_string().replace("1790000800", "1790003500.5");
+    assert!(judge_text(&hour).is_ok(), "{hour}");
+    for (iat, exp, life) in [
+        ("1789999900.25", "1790003500.251", Err(3_601)),
+        ("1789999900.0", "1790003500.9", Err(3_601)),
+        ("1789999900.9", "1790003500.95", Err(3_601)),
+        ("1789999900.123456", "1790003500.1234562", Ok(())),
+        ("1789999900.5", "1789999900.5", Err(0)),
+        ("1789999900.5", "1789999900.25", Err(0)),
+        ("1789999900.5", "1789999899.25", Err(-1)),
+    ] {
+        let text = with("iat", json!("@")).to_string().replace("\"@\"", iat).replace("1790000800", exp);
+        match life {
+            Ok(()) => drop(judge_text(&text).unwrap()),
+            Err(life) => refused(judge_text(&text), &TokenError::Lifetime(life)),
+        }
+    }
+    let token = Idp::shared().sign_text(TokenAlgorithm::EdDsa, &header, &claims("iat", "1789999905.25"));
+    refused(verify_at(&verifier, &token, 1_789_999_900), &TokenError::IssuedInFuture);
+    assert!(verify_at(&verifier, &token, 1_789_999_901).is_ok());
+}
+
+/// Issuers write claims of their own as they like.
+#[test]
+fn numbers_of_other_claims_are_no_reason_to_refuse_a_token() {
+    for number in
+        ["0.5", "-1", "1e3", "-0", "12345678901234567890", "9007199254740993", "1e-7", "123456789012345678901234567890"]
+    {
+        for place in [format!("{{\"x\":{number}}}"), format!("[{number}]"), number.to_owned()] {
+            let claims = with("x", json!("@")).to_string().replace("\"@\"", &place);
+            assert!(judge_text(&claims).is_ok(), "{place}");
+        }
+    }
+}
+
+/// As clients of RFC 8707 and RFC 9728 ask for it, and issuers copy it.
+#[test]
+fn the_address_of_a_resource_is_an_audience_however_it_is_written() {
+    let verifier = Idp::shared().verifier(TokenRules::new("https://Gateway.example"));
+    let judge = |aud: Value| verify_at(&verifier, &Idp::shared().ed25519(&with("aud", aud)), NOW);
+    for good in [
+        json!("https://gateway.example"),
+        json!("https://gateway.example/"),
+        json!("https://GATEWAY.EXAMPLE:443/"),
+        json!(["urn:other", "https://gateway.example:443"]),
+    ] {
+        assert!(judge(good.clone()).is_ok(), "{good}");
+    }
+    for other in [
+        "https://gateway.example/mcp",
+        "http://gateway.example",
+        "https://gateway.example:8443",
+        "https://gateway.example/#",
+        "gateway.example",
+    ] {
+        refused(judge(json!(other)), &TokenError::Audience);
+        refused(judge(json!([other])), &TokenError::Audience);
     }
 }
 
@@ -61,7 +148,7 @@ fn issuer_is_one_text_and_the_one_of_the_key() {
 #[test]
 fn key_of_one_issuer_does_not_speak_for_another() {
     let (one, two) = (TokenIssuer::generate("https://one.example").unwrap(), Idp::shared());
-    let keys = sealwire::auth::KeySet::merge([one.key_set().unwrap(), two.keys()]).unwrap();
+    let keys = sealwire::internal::auth::KeySet::merge([one.key_set().unwrap(), two.keys()]).unwrap();
     let verifier = TokenVerifier::new(TokenRules::new("prod/math"), keys);
     let token = one.issue(&IssueRequest::new("planner", "prod/math", NOW)).unwrap();
     assert_eq!(verify_at(&verifier, &token, NOW).unwrap().issuer, "https://one.example");
@@ -73,14 +160,16 @@ fn key_of_one_issuer_does_not_speak_for_another() {
     let (alice, bob) = (Idp::new(), Idp::new());
     let set = |idp: &Idp, issuer: &str| {
         let keys = json!({"keys": [idp.jwk(TokenAlgorithm::EdDsa)]}).to_string();
-        sealwire::auth::KeySet::from_jwks(&keys, issuer, "test", Symmetric::Refused).unwrap()
+        sealwire::internal::auth::KeySet::from_jwks(&keys, issuer, "test", Symmetric::Refused).unwrap()
     };
     let keys = [set(&alice, "https://idp.example"), set(&bob, "https://two.example")];
-    let verifier = TokenVerifier::new(TokenRules::new("prod/math"), sealwire::auth::KeySet::merge(keys).unwrap());
+    let verifier =
+        TokenVerifier::new(TokenRules::new("prod/math"), sealwire::internal::auth::KeySet::merge(keys).unwrap());
     assert!(verify_at(&verifier, &alice.ed25519(&Idp::claims()), NOW).is_ok());
     refused(verify_at(&verifier, &bob.ed25519(&Idp::claims()), NOW), &TokenError::Signature);
     let keys = [set(&alice, "https://idp.example"), set(&alice, "https://two.example")];
-    let verifier = TokenVerifier::new(TokenRules::new("prod/math"), sealwire::auth::KeySet::merge(keys).unwrap());
+    let verifier =
+        TokenVerifier::new(TokenRules::new("prod/math"), sealwire::internal::auth::KeySet::merge(keys).unwrap());
     assert_eq!(verify_at(&verifier, &alice.ed25519(&Idp::claims()), NOW).unwrap().issuer, "https://idp.example");
 }
 
@@ -236,4 +325,24 @@ fn delegation_is_bounded_and_only_its_top_counts() {
     }
     // `may_act` says what the issuer may allow later, not what this call is.
     assert_eq!(judge_claims(&with("may_act", json!({"sub": "agent-9"}))).unwrap().owner(), "agent-7f3a");
+}
+
+/// Agent and subject together always tell whether a call is delegated.
+#[test]
+fn nobody_acts_on_behalf_of_a_namesake() {
+    let own = judge_claims(&with("sub", json!("agent-7f3a"))).unwrap();
+    assert_eq!((own.owner(), own.actor.as_deref()), ("agent-7f3a", None));
+    let mut claims = with("act", json!({"sub": "agent-7f3a"}));
+    assert_eq!(claims["sub"], "agent-7f3a");
+    refused(judge_claims(&claims), &TokenError::SelfDelegation);
+    claims["sub"] = json!("user-42");
+    assert_eq!(judge_claims(&claims).unwrap().actor.as_deref(), Some("agent-7f3a"));
+    // Names are compared as they are, and earlier actors do not act.
+    for (subject, act) in
+        [("Agent-7f3a", json!({"sub": "agent-7f3a"})), ("user-42", json!({"sub": "a", "act": {"sub": "user-42"}}))]
+    {
+        claims["sub"] = json!(subject);
+        claims["act"] = act;
+        assert!(judge_claims(&claims).is_ok(), "{claims}");
+    }
 }

@@ -1,6 +1,6 @@
 //! The development issuer: what it signs verifies, it signs nothing that would not verify, and its key stays private.
 
-use sealwire::auth::{
+use sealwire::internal::auth::{
     Confirmation, FileError, IssueError, IssueRequest, TokenError, TokenIssuer, TokenRules, TokenVerifier,
 };
 use serde_json::json;
@@ -51,7 +51,7 @@ fn issuer_does_not_sign_what_a_service_would_refuse() {
         &|r| r.ttl_s = 3601,
         &|r| r.roles = ["*".to_owned()].into(),
         &|r| r.cnf = Some(Confirmation { kid: None, jkt: None }),
-        &|r| drop(r.claims.insert("weight".into(), json!(0.5))),
+        &|r| drop(r.claims.insert("deep".into(), (0..16).fold(json!(0), |inner, _| json!([inner])))),
     ];
     for (index, change) in changes.into_iter().enumerate() {
         assert!(matches!(refusal(change), IssueError::Unacceptable(_)), "change {index}");

@@ -1,7 +1,8 @@
 //! Which keys are left out of a set, and which invalidate the whole set. Each bad key is tested beside a good one.
 
-use sealwire::auth::{FileError, JsonFault, KeyFault, KeyRules, KeySet, KeySetError, Symmetric, TokenAlgorithm};
-use sealwire::rpc::Flaw;
+use sealwire::errors::{KeyFault, KeySetError, TextFault};
+use sealwire::internal::auth::{FileError, JsonFault, KeyRules, KeySet, Symmetric, TokenAlgorithm};
+use sealwire::internal::rpc::Flaw;
 use serde_json::{Value, json};
 
 use sealwire_testkit::idp::{Idp, b64};
@@ -90,9 +91,55 @@ fn duplicate_kid_is_refused_in_one_set_and_is_two_keys_over_issuers() {
     // Two files of one issuer are one set.
     let same = load(&[double]).unwrap();
     assert!(matches!(KeySet::merge([load(&[ed25519()]).unwrap(), same]), Err(KeySetError::DuplicateKid { .. })));
-    // A key that is left out does not occupy its `kid`.
-    let encrypts = changed(TokenAlgorithm::Rs256, &json!({"kid": "idp-EdDSA", "use": "enc"}));
-    assert_eq!(load(&[ed25519(), encrypts]).unwrap().len(), 1);
+    // A key for another purpose does not occupy its `kid`; any other that is left out does, whichever of the two comes first.
+    for purpose in [json!({"use": "enc"}), json!({"key_ops": ["wrapKey"]})] {
+        let mut encrypts = changed(TokenAlgorithm::Rs256, &purpose);
+        encrypts["kid"] = json!("idp-EdDSA");
+        assert_eq!(load(&[ed25519(), encrypts.clone()]).unwrap().len(), 1);
+        assert_eq!(load(&[encrypts.clone(), ed25519(), encrypts]).unwrap().len(), 1);
+    }
+    let secret = |k: &str| json!({"kty": "oct", "alg": "HS256", "use": "sig", "kid": "a", "k": k});
+    let two = [secret(&b64([7; 32])), secret(&format!("{}B", &b64([8; 32])[..42]))];
+    let two = KeySet::from_jwks(&json!({ "keys": two }).to_string(), "https://idp.example", "idp", Symmetric::Allowed);
+    assert!(matches!(two, Err(KeySetError::DuplicateKid { .. })), "the second is not canonical: {two:?}");
+    for unused in [
+        json!({"kty": "EC", "crv": "P-521", "x": "AA", "y": "AA"}),
+        json!({"kty": "AKP", "alg": "ML-DSA-44", "pub": "AA"}),
+        json!({"kty": "RSA", "n": "AA", "e": "AQAB"}),
+        json!({"kty": "EC", "crv": "P-256", "alg": "ES384", "x": "AA", "y": "AA"}),
+        json!({"kty": "OKP", "crv": "Ed25519", "x": "AA"}),
+    ] {
+        let mut unused = unused;
+        unused["kid"] = json!("idp-EdDSA");
+        for set in [[ed25519(), unused.clone()], [unused.clone(), ed25519()], [unused.clone(), unused.clone()]] {
+            assert!(matches!(load(&set), Err(KeySetError::DuplicateKid { kid, .. }) if kid == "idp-EdDSA"), "{unused}");
+        }
+    }
+}
+
+/// As serializers write a member that is not there.
+#[test]
+fn a_member_that_is_null_is_one_that_is_missing() {
+    let nulls = |algorithm, names: &[&str]| {
+        let mut jwk = Idp::shared().jwk(algorithm);
+        names.iter().for_each(|name| jwk[*name] = Value::Null);
+        jwk
+    };
+    let optional =
+        ["use", "key_ops", "x5c", "x5t", "x5t#S256", "x5u", "oth", "d", "p", "q", "dp", "dq", "qi", "k", "exp"];
+    for algorithm in [TokenAlgorithm::EdDsa, TokenAlgorithm::Es256, TokenAlgorithm::Rs256] {
+        assert_eq!(load(&[nulls(algorithm, &optional)]).unwrap().len(), 1, "{algorithm}");
+    }
+    for algorithm in [TokenAlgorithm::EdDsa, TokenAlgorithm::Es256] {
+        assert_eq!(load(&[nulls(algorithm, &["alg"])]).unwrap().len(), 1, "{algorithm}");
+    }
+    assert_eq!(left_out(nulls(TokenAlgorithm::Rs256, &["alg"])), KeyFault::NoAlgorithm);
+    assert_eq!(left_out(nulls(TokenAlgorithm::Es256, &["kid"])), KeyFault::KeyId);
+    assert_eq!(left_out(nulls(TokenAlgorithm::Es256, &["kty"])), KeyFault::Type(TokenAlgorithm::Es256));
+    assert_eq!(left_out(nulls(TokenAlgorithm::Es256, &["x"])), KeyFault::Member("x"));
+    // Not a member of ours, and not a number of ours: neither is looked at.
+    let dated = changed(TokenAlgorithm::EdDsa, &json!({"exp": 1.79e9, "nbf": -1.5, "ext": {"a": null}}));
+    assert_eq!(load(&[dated, Value::Null]).unwrap().len(), 1);
 }
 
 #[test]
@@ -105,6 +152,30 @@ fn one_key_under_two_names_is_refused() {
     assert!(matches!(load(&[first, second]), Err(KeySetError::SameKey { .. })));
     let renamed = load(&[changed(TokenAlgorithm::EdDsa, &json!({"kid": "other"}))]).unwrap();
     assert!(matches!(KeySet::merge([load(&[ed25519()]).unwrap(), renamed]), Err(KeySetError::SameKey { .. })));
+}
+
+/// SPEC.md §16: the token must not choose.
+#[test]
+fn one_key_for_two_algorithms_is_left_out_unless_one_is_pinned_and_the_others_go_on() {
+    let [first, second] =
+        ["RS256", "PS256"].map(|alg| changed(TokenAlgorithm::Rs256, &json!({ "alg": alg, "kid": "both" })));
+    for pair in [[first.clone(), second.clone(), ed25519()], [second.clone(), ed25519(), first.clone()]] {
+        let set = load(&pair).unwrap();
+        assert_eq!(set.keys().map(|(_, algorithm, _)| algorithm).collect::<Vec<_>>(), [TokenAlgorithm::EdDsa]);
+        let left: Vec<_> = set.left_out().map(|left| (left.key.as_str(), &left.fault)).collect();
+        assert_eq!(left, [("both", &KeyFault::Algorithms)]);
+    }
+    let alone = load(&[first.clone(), second.clone()]).unwrap_err();
+    assert!(alone.to_string().contains("pin one of them with `algorithm`"), "{alone}");
+    for pinned in [TokenAlgorithm::Rs256, TokenAlgorithm::Ps256] {
+        let mut rules = KeyRules::new("https://idp.example");
+        rules.algorithm = Some(pinned);
+        let set = KeySet::read(&json!({ "keys": [first, second] }).to_string(), "idp", &rules).unwrap();
+        assert_eq!(set.keys().map(|(kid, algorithm, _)| (kid, algorithm)).collect::<Vec<_>>(), [("both", pinned)]);
+    }
+    // Two keys of one name are what they were.
+    let other = changed(TokenAlgorithm::Es256, &json!({ "kid": "both" }));
+    assert!(matches!(load(&[first, other]), Err(KeySetError::DuplicateKid { .. })));
 }
 
 #[test]
@@ -306,7 +377,9 @@ fn key_whose_kid_is_outside_its_grammar_is_left_out() {
     for kid in ["bilbo.baggins@hobbiton.example", "nOo3ZDrODXEK1jKWhXslHR_KXEg=", "a+b/c", "x".repeat(128).as_str()] {
         assert!(load(&[changed(TokenAlgorithm::Es256, &json!({ "kid": kid }))]).is_ok(), "{kid}");
     }
-    assert_eq!(fault(json!("a key")), KeyFault::NotAnObject);
+    for other in [json!("a key"), json!(null), json!(5), json!([]), json!(true)] {
+        assert_eq!(left_out(other), KeyFault::NotAnObject);
+    }
 }
 
 #[test]
@@ -362,7 +435,10 @@ fn file_is_bounded_and_private_when_it_holds_secrets() {
     std::fs::write(&path, " ".repeat(256 * 1024 + 1)).unwrap();
     assert!(matches!(load(Symmetric::Refused), Err(KeySetError::File { cause: FileError::TooLarge(_), .. })));
     std::fs::write(&path, b"\xff").unwrap();
-    assert!(matches!(load(Symmetric::Refused), Err(KeySetError::File { cause: FileError::NotUtf8, .. })));
+    assert!(matches!(
+        load(Symmetric::Refused),
+        Err(KeySetError::File { cause: FileError::Text(TextFault::NotUtf8), .. })
+    ));
     std::fs::write(&path, json!({"keys": [ed25519()]}).to_string()).unwrap();
     assert_eq!(load(Symmetric::Refused).unwrap().len(), 1);
 

@@ -1,7 +1,9 @@
 //! What can be configured for an issuer, how its tokens are then read, and whom it may vouch for.
 //! SPEC.md §7.
 
-use sealwire::auth::{AgentRules, Bounds, HeaderMember, IssuerRules, RoleRules, TokenId, TokenType, TokenVerifier};
+use sealwire::internal::auth::{
+    AgentRules, Bounds, HeaderMember, IssuerRules, RoleRules, TokenId, TokenType, TokenVerifier,
+};
 use serde::de::DeserializeOwned;
 
 use super::*;
@@ -61,7 +63,7 @@ fn bounds_of_one_issuer_are_not_those_of_another() {
     let mut own = IssuerRules::default();
     own.may = Some(read(json!({"agents": ["planner"]})));
     rules.issuers.insert("https://one.example".to_owned(), own);
-    let keys = sealwire::auth::KeySet::merge([one.key_set().unwrap(), Idp::shared().keys()]).unwrap();
+    let keys = sealwire::internal::auth::KeySet::merge([one.key_set().unwrap(), Idp::shared().keys()]).unwrap();
     let verifier = TokenVerifier::new(rules, keys);
     let token = |agent: &str| one.issue(&IssueRequest::new(agent, "prod/math", NOW)).unwrap();
     assert!(verify_at(&verifier, &token("planner"), NOW).is_ok());
@@ -146,6 +148,9 @@ fn a_token_is_the_agents_own_only_where_the_issuer_says_so() {
     let delegated = judge(rules(), &claims).unwrap();
     assert_eq!((delegated.owner(), delegated.subject.as_str()), ("planner", "user-42"));
     assert_eq!(delegated.actor.as_deref(), Some("planner"));
+    // A user of the agent's name is somebody else, and is not taken for the agent.
+    claims["sub"] = json!("planner");
+    refused(judge(rules(), &claims), &TokenError::SelfDelegation);
     // Without `own`, every token may be a user's.
     claims["sub"] = json!("planner@clients");
     assert_eq!(judge(json!({"claim": "azp"}), &claims).unwrap().actor.as_deref(), Some("planner"));

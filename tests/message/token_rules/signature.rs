@@ -110,7 +110,7 @@ proptest! {
         prop_assert!(judge_text(&text).is_err());
         prop_assert!(judge(&compact(&text, &text, b"x")).is_err());
         drop(Denylist::parse(&text, "text"));
-        let keys = sealwire::auth::KeySet::from_jwks(&text, "https://idp.example", "text", Symmetric::Refused);
+        let keys = sealwire::internal::auth::KeySet::from_jwks(&text, "https://idp.example", "text", Symmetric::Refused);
         prop_assert!(keys.is_err());
     }
 }

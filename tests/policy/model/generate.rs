@@ -6,19 +6,19 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use sealwire::Name;
-use sealwire::auth::{Caller, ProofAlgorithm};
+use sealwire::configure::ProofAlgorithm;
+use sealwire::{Caller, Name};
 
 use sound::{conditions, implies};
 
 /// Three methods with the same parameters, two of them below `m/`.
 pub(crate) const BASE: &str = r#"
 [method."m/a"]
-params = [ { name = "amount", type = "integer" }, { name = "to", type = "string", optional = true }, { name = "ids", type = "integer[]", optional = true } ]
+params = [ { name = "amount", type = "integer" }, { name = "to", type = "string", optional = true }, { name = "ids", type = "integer[]", optional = true }, { name = "price", type = "number", optional = true } ]
 [method."m/b"]
-params = [ { name = "amount", type = "integer" }, { name = "to", type = "string", optional = true }, { name = "ids", type = "integer[]", optional = true } ]
+params = [ { name = "amount", type = "integer" }, { name = "to", type = "string", optional = true }, { name = "ids", type = "integer[]", optional = true }, { name = "price", type = "number", optional = true } ]
 [method."n/c"]
-params = [ { name = "amount", type = "integer" }, { name = "to", type = "string", optional = true }, { name = "ids", type = "integer[]", optional = true } ]
+params = [ { name = "amount", type = "integer" }, { name = "to", type = "string", optional = true }, { name = "ids", type = "integer[]", optional = true }, { name = "price", type = "number", optional = true } ]
 [claims]
 tenant = "string"
 [role.r0]
@@ -29,6 +29,10 @@ includes = ["r0"]
 from = "files"
 [agent.a1]
 roles = ["r1", "files"]
+[subject.a0]
+roles = ["r2"]
+[subject.alice]
+roles = ["files"]
 "#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +47,8 @@ pub(crate) enum Who {
     Role(&'static str),
     Agent(&'static str),
     Agents(&'static str),
+    Subject(&'static str),
+    Subjects(&'static str),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +64,9 @@ pub(crate) enum Condition {
     IdsMaxSize(usize),
     IdsContains(i64),
     IdsEachIn(Vec<i64>),
+    PriceMin(&'static str),
+    PriceMax(&'static str),
+    SubjectIs(&'static str),
     Hours(u32, u32),
     Days(usize, usize),
     TokenAge(u64),
@@ -99,6 +108,27 @@ impl Asked {
     }
 }
 
+/// Numbers that are equal, and numbers that a double cannot tell apart.
+const PRICES: [&str; 17] = [
+    "0.1",
+    "0.10",
+    "1e-1",
+    "0.1000000000000000055511151231257827",
+    "0.0999999999999999999999999",
+    "0.3",
+    "0.30000000000000004",
+    "0.300000000000000040000001",
+    "-1.5",
+    "-1.50000000000000000000000001",
+    "5",
+    "5.0",
+    "0.1e4",
+    "1000.00000000000000000000001",
+    "-0.0",
+    "-1e-400",
+    "1e300",
+];
+
 pub(crate) const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 fn any_condition() -> impl Strategy<Value = Condition> {
@@ -115,6 +145,9 @@ fn any_condition() -> impl Strategy<Value = Condition> {
         (0..3_usize).prop_map(IdsMaxSize),
         (0..3_i64).prop_map(IdsContains),
         subsequence(vec![0, 1, 2], 1..=3).prop_map(IdsEachIn),
+        select(vec!["-1.5", "0", "0.1"]).prop_map(PriceMin),
+        select(vec!["0.3", "0.30000000000000004", "5", "1e3"]).prop_map(PriceMax),
+        select(vec!["alice", "a1"]).prop_map(SubjectIs),
         (0..24_u32, 1..24_u32).prop_map(|(from, length)| Hours(from, (from + length) % 24)),
         // Never the whole week: an `unless` on it could never hold.
         (0..7_usize, 0..6_usize).prop_map(|(from, length)| Days(from, (from + length) % 7)),
@@ -138,6 +171,8 @@ pub(crate) fn any_rule_as_it_comes(number: usize) -> impl Strategy<Value = Rule>
         select(vec!["r0", "r1", "r2", "files"]).prop_map(Who::Role),
         select(vec!["a0", "a1", "alice"]).prop_map(Who::Agent),
         select(vec!["a*", "*e"]).prop_map(Who::Agents),
+        select(vec!["a0", "a1", "alice"]).prop_map(Who::Subject),
+        select(vec!["a*", "*e"]).prop_map(Who::Subjects),
     ];
     let who = prop_oneof![2 => prop::collection::vec(whom, 1..3), 1 => Just(vec![Who::Everyone])];
     let methods = subsequence(vec!["m/a", "m/b", "n/c", "m/*", "n/*", "*"], 1..3);
@@ -147,6 +182,11 @@ pub(crate) fn any_rule_as_it_comes(number: usize) -> impl Strategy<Value = Rule>
     (who, methods, parts(), prop::option::weighted(0.3, parts()), delegated, deny, prop::bool::weighted(0.2)).prop_map(
         move |(mut who, methods, when, unless, delegated, deny, shadow)| {
             who.dedup();
+            // A rule about a subject has to be for delegated calls.
+            let subject = who.iter().any(|who| matches!(who, Who::Subject(_) | Who::Subjects(_)))
+                || when.iter().any(|part| matches!(part, Condition::SubjectIs(_)));
+            let delegated =
+                if subject { delegated.filter(|text| *text != "never").or(Some("also")) } else { delegated };
             Rule {
                 name: format!("rule-{number:02}"),
                 effect: if deny { Effect::Deny } else { Effect::Allow },
@@ -175,17 +215,20 @@ fn any_params() -> impl Strategy<Value = (Option<String>, bool)> {
         -5..110_i64,
         prop::option::of(select(vec!["x", "y", "xy", "a0", "a1"])),
         prop::option::of(prop::collection::vec(0..4_i64, 0..4)),
+        prop::option::of(select(PRICES.to_vec())),
         any::<bool>(),
     )
-        .prop_map(|(amount, to, ids, named)| {
+        .prop_map(|(amount, to, ids, price, named)| {
             let to = to.map(|to| format!("\"{to}\""));
             let ids = ids.map(|ids| format!("{ids:?}"));
             let text = if named {
                 let to = to.map(|to| format!(",\"to\":{to}")).unwrap_or_default();
                 let ids = ids.map(|ids| format!(",\"ids\":{ids}")).unwrap_or_default();
-                format!("{{\"amount\":{amount}{to}{ids}}}")
+                let price = price.map(|price| format!(",\"price\":{price}")).unwrap_or_default();
+                format!("{{\"amount\":{amount}{to}{ids}{price}}}")
             } else {
-                format!("[{amount},{},{}]", to.unwrap_or("null".into()), ids.unwrap_or("null".into()))
+                let (to, ids) = (to.unwrap_or("null".into()), ids.unwrap_or("null".into()));
+                format!("[{amount},{to},{ids},{}]", price.unwrap_or("null"))
             };
             (Some(text), true)
         });
@@ -200,7 +243,9 @@ fn any_params() -> impl Strategy<Value = (Option<String>, bool)> {
         Some(r#"{"amount":1,"amt":2}"#),
         Some(r#"{"amount":1,"to":5}"#),
         Some(r#"{"amount":1,"ids":[1.0]}"#),
-        Some("[1,null,null,4]"),
+        Some("[1,null,null,null,4]"),
+        Some(r#"{"amount":1,"price":"1"}"#),
+        Some(r#"{"amount":1,"price":1e400}"#),
         Some(r#"[[1]]"#),
     ])
     .prop_map(|text: Option<&str>| (text.map(ToOwned::to_owned), false));
@@ -243,10 +288,12 @@ impl Model {
             let pick = |kind: fn(&Who) -> Option<&'static str>| rule.who.iter().filter_map(kind).collect::<Vec<_>>();
             let roles = pick(|who| if let Who::Role(name) = who { Some(name) } else { None });
             let agents = pick(|who| if let Who::Agent(name) | Who::Agents(name) = who { Some(name) } else { None });
+            let subjects =
+                pick(|who| if let Who::Subject(name) | Who::Subjects(name) = who { Some(name) } else { None });
             if rule.who == [Who::Everyone] {
                 writeln!(text, "everyone = true").unwrap();
             } else {
-                writeln!(text, "roles = {roles:?}\nagents = {agents:?}").unwrap();
+                writeln!(text, "roles = {roles:?}\nagents = {agents:?}\nsubjects = {subjects:?}").unwrap();
             }
             let key = if rule.effect == Effect::Allow { "allow" } else { "deny" };
             writeln!(text, "{key} = {:?}", rule.methods).unwrap();
@@ -280,7 +327,9 @@ impl Model {
                     Who::Everyone => "true".to_owned(),
                     Who::Role(name) => format!("principal in Role::\"{name}\""),
                     Who::Agent(name) => format!("principal == Agent::\"{name}\""),
-                    Who::Agents(glob) => format!("principal.name like \"{glob}\""),
+                    Who::Subject(name) => format!("principal == Subject::\"{name}\""),
+                    Who::Agents(glob) => format!("(principal is Agent && principal.name like \"{glob}\")"),
+                    Who::Subjects(glob) => format!("(principal.name like \"{glob}\" && principal is Subject)"),
                 })
                 .collect();
             writeln!(
@@ -318,6 +367,9 @@ impl Condition {
             Self::IdsMaxSize(size) => format!("params.ids.max_size = {size}"),
             Self::IdsContains(id) => format!("params.ids.contains = {id}"),
             Self::IdsEachIn(ids) => format!("params.ids.each_in = {ids:?}"),
+            Self::PriceMin(bound) => format!("params.price.min = {bound}"),
+            Self::PriceMax(bound) => format!("params.price.max = {bound}"),
+            Self::SubjectIs(name) => format!("subject = {name:?}"),
             Self::Hours(from, to) => format!("hours = \"{from:02}:00-{to:02}:00\""),
             Self::Days(from, to) => format!("days = [\"{}-{}\"]", DAYS[*from], DAYS[*to]),
             Self::TokenAge(age) => format!("token_age = \"{age}s\""),
@@ -344,6 +396,20 @@ impl Condition {
             Self::IdsMaxSize(size) => ids(&format!("context.params.ids.size <= {size}")),
             Self::IdsContains(id) => ids(&format!("context.params.ids.items.contains({id})")),
             Self::IdsEachIn(values) => ids(&format!("{values:?}.containsAll(context.params.ids.items)")),
+            Self::PriceMin(bound) => {
+                let (whole, fraction) = by_hand(bound);
+                let p = "context.params.price";
+                let or = format!("{p}.whole == {whole} && {p}.fraction >= {fraction}");
+                format!("(context.params has price && ({p}.whole > {whole} || {or}))")
+            }
+            Self::PriceMax(bound) => {
+                let (whole, fraction) = by_hand(bound);
+                let p = "context.params.price";
+                let least = format!("{p}.whole > {whole} || ({p}.whole == {whole} && {p}.fraction > {fraction})");
+                let beyond = format!("{p}.whole == {whole} && {p}.fraction == {fraction} && {p}.beyond");
+                format!("(context.params has price && !({least} || {beyond}))")
+            }
+            Self::SubjectIs(name) => format!("(context has subject && context.subject == {name:?})"),
             Self::Hours(from, to) if from < to => format!("context.hour >= {from} && context.hour < {to}"),
             Self::Hours(from, to) => format!("(context.hour >= {from} || context.hour < {to})"),
             Self::Days(from, to) => {
@@ -354,5 +420,19 @@ impl Condition {
             Self::Own => "context.algorithm == \"EdDSA\"".to_owned(),
             Self::Tenant(name) => format!("(context.claims has tenant && context.claims.tenant == {name:?})"),
         }
+    }
+}
+
+/// The bounds of the generated rules in the parts that Cedar sees.
+fn by_hand(bound: &str) -> (i64, i64) {
+    match bound {
+        "-1.5" => (-2, 500_000_000_000_000_000),
+        "0" => (0, 0),
+        "0.1" => (0, 100_000_000_000_000_000),
+        "0.3" => (0, 300_000_000_000_000_000),
+        "0.30000000000000004" => (0, 300_000_000_000_000_040),
+        "5" => (5, 0),
+        "1e3" => (1000, 0),
+        other => panic!("{other}"),
     }
 }

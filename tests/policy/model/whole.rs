@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use cedar_policy::{Authorizer, Context, Decision, Entities, Entity, EntityUid, Request, RestrictedExpression, Schema};
-use sealwire::policy::PolicySet;
+use sealwire::PolicySet;
 use serde_json::{Value, json};
 
 use super::generate::{Asked, DAYS};
@@ -34,8 +34,8 @@ impl Whole {
         if asks_tenant && tenant.is_some_and(|tenant| !tenant.is_string()) {
             return false;
         }
-        let parties =
-            [Some(asked.caller.agent.as_str()), asked.caller.delegated.then_some(asked.caller.subject.as_str())];
+        let subject = asked.caller.delegated.then_some(("Subject", asked.caller.subject.as_str()));
+        let parties = [Some(("Agent", asked.caller.agent.as_str())), subject];
         parties.into_iter().flatten().all(|party| {
             let (request, entities) = self.question(asked, party);
             let response = Authorizer::new().is_authorized(&request, &self.policies, &entities);
@@ -43,15 +43,18 @@ impl Whole {
         })
     }
 
-    fn question(&self, asked: &Asked, party: &str) -> (Request, Entities) {
+    fn question(&self, asked: &Asked, (kind, party): (&str, &str)) -> (Request, Entities) {
         let uid = |kind: &str, name: &str| -> EntityUid { format!("{kind}::{name:?}").parse().unwrap() };
         let mut roles: HashSet<&str> =
             asked.caller.roles.iter().map(String::as_str).filter(|role| *role != "files").collect();
-        if party == "a1" {
-            roles.extend(["r1", "files"]);
+        match (kind, party) {
+            ("Agent", "a1") => roles.extend(["r1", "files"]),
+            ("Subject", "a0") => roles.extend(["r2"]),
+            ("Subject", "alice") => roles.extend(["files"]),
+            _ => {}
         }
         let agent = Entity::new(
-            uid("Agent", party),
+            uid(kind, party),
             HashMap::from([("name".to_owned(), RestrictedExpression::new_string(party.to_owned()))]),
             roles.iter().map(|role| uid("Role", role)).collect(),
         );
@@ -60,7 +63,7 @@ impl Whole {
         let context =
             Context::from_json_value(context(asked), Some((&self.schema, &uid("Action", &asked.method)))).unwrap();
         let request = Request::new(
-            uid("Agent", party),
+            uid(kind, party),
             uid("Action", &asked.method),
             uid("Service", "this"),
             context,
@@ -91,6 +94,10 @@ fn context(asked: &Asked) -> Value {
         let size = ids.as_array().unwrap().len();
         record["ids"] = json!({ "items": ids, "size": size });
     }
+    if let Some(price) = super::reference::raw(asked.params.as_ref().unwrap(), "price", 3) {
+        let (whole, fraction, beyond) = super::reference::parts(&price);
+        record["price"] = json!({ "whole": whole, "fraction": fraction, "beyond": beyond });
+    }
     let seconds = asked.now_ms / 1000;
     let minutes = seconds / 60;
     let week = (minutes + 3 * 1440) % 10_080;
@@ -99,10 +106,9 @@ fn context(asked: &Asked) -> Value {
         Some(Value::String(tenant)) => json!({ "tenant": tenant }),
         _ => json!({}),
     };
-    json!({
+    let mut context = json!({
         "delegated": caller.delegated,
         "agent": caller.agent.as_str(),
-        "subject": caller.subject,
         "now": { "__extn": { "fn": "datetime", "arg": "2026-09-21" } },
         "hour": minutes % 1440 / 60,
         "minute": minutes % 60,
@@ -116,5 +122,9 @@ fn context(asked: &Asked) -> Value {
         },
         "claims": claims,
         "params": record,
-    })
+    });
+    if caller.delegated {
+        context["subject"] = json!(caller.subject);
+    }
+    context
 }

@@ -2,11 +2,11 @@
 
 use std::task::{Context, Poll};
 
-use sealwire::auth::Verifier;
-use sealwire::nats::Session;
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Permitted, Router, Service};
-use sealwire::wire::{Delivery, Endpoint, Sealed};
+use sealwire::internal::auth::Verifier;
+use sealwire::internal::nats::Session;
+use sealwire::{Ctx, Router, RpcError, Service};
+use sealwire::serve::{Delivery, Permitted, Sealed};
+use sealwire::internal::wire::Endpoint;
 
 #[derive(Clone)]
 struct Watch<S>(S);

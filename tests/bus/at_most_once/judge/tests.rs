@@ -1,6 +1,6 @@
 //! What the judge must convict, and what it must accept. A judge that finds a reason for everything proves nothing.
 
-use sealwire::auth::Nonce;
+use sealwire::internal::wire::Nonce;
 
 use super::super::history::*;
 use super::super::replica::Cause;
@@ -82,6 +82,29 @@ fn replayed_needs_somebody_who_may_have_burnt_the_nonce_before() {
 }
 
 #[test]
+fn copies_that_all_met_another_one_need_two_leaders() {
+    let all_replayed = |second_after_ms: u64, what: Option<&'static str>| {
+        let mut history = calm();
+        history.executions.clear();
+        history.answers.clear();
+        history.offers.clear();
+        history.troubles.extend(what.map(|what| Trouble { what, ..trouble(0, 5) }));
+        say(&mut history, 0, 10, Said::Replayed);
+        say(&mut history, 1, second_after_ms, Said::Replayed);
+        history
+    };
+    for what in [NODE_PAUSED, NODE_CUT_OFF, NODE_STALLED] {
+        assert!(!guilty(&all_replayed(11, Some(what))), "{what}");
+        assert!(guilty(&all_replayed(1_000, Some(what))), "{what}: the copies were not under way at once");
+    }
+    assert!(guilty(&all_replayed(11, None)));
+    assert!(guilty(&all_replayed(11, Some("the stream was removed"))), "there is one leader");
+    let mut history = all_replayed(11, Some(NODE_PAUSED));
+    history.messages[0].calm = true;
+    assert!(guilty(&history), "in a calm time");
+}
+
+#[test]
 fn stale_needs_the_end_of_the_life_or_a_fence_that_has_a_reason() {
     let stale_at = |after_ms: u64| {
         let mut history = calm();
@@ -128,13 +151,16 @@ fn fenced_needs_a_fence_that_lies_ahead_and_has_a_reason() {
     };
     assert!(!guilty(&fenced_at(1_100, true)));
     assert!(guilty(&fenced_at(1_100, false)));
-    assert!(guilty(&fenced_at(3_100, true)), "it lay behind");
+    assert!(!guilty(&fenced_at(3_100, true)), "it was passed within the skew");
+    assert!(guilty(&fenced_at(4_100, true)), "it lay behind");
     let mut history = fenced_at(1_100, true);
     history.executions.clear();
     history.answers.remove(0);
     history.offers.remove(0);
     history.answers[0].received_ms = T_MS + 2_000;
     history.answers[0].answered_ms = T_MS + 2_002;
+    assert!(!guilty(&history), "a fence that came in between leaves the nonce burnt");
+    history.answers.last_mut().unwrap().fences.0 = FENCE + 102;
     assert!(guilty(&history), "a check that was not made burns no nonce");
 }
 

@@ -19,6 +19,9 @@ pub(crate) fn conditions(found: Vec<Condition>) -> Vec<Condition> {
         Condition::TokenAge(_) => 9,
         Condition::Own => 10,
         Condition::Tenant(_) => 11,
+        Condition::PriceMin(_) => 12,
+        Condition::PriceMax(_) => 13,
+        Condition::SubjectIs(_) => 14,
     };
     let mut kept: Vec<Condition> = Vec::new();
     for condition in found {
