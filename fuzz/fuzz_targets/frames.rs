@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 
 use libfuzzer_sys::fuzz_target;
-use sealwire::wire::{
-    Accepted, AgentKey, FrameReceiver, HeaderBlock, ProofClaims, RequestSigner, SignedRequest, Taken,
+use sealwire::configure::AgentKey;
+use sealwire::internal::wire::{
+    Accepted, FrameReceiver, HeaderBlock, ProofClaims, RequestSigner, SignedRequest, Taken,
 };
 use sealwire_fuzz::{Service, b64, byte, digest, member, members, sign, some, unb64, unhex};
 use serde_json::Value;

@@ -5,8 +5,9 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use sealwire::nats::{Message, Op, Parser, ProtocolError};
-use sealwire::wire::{Delivery, Envelope};
+use sealwire::internal::nats::{Message, Op, Parser, ProtocolError};
+use sealwire::internal::wire::Envelope;
+use sealwire::serve::Delivery;
 use sealwire_fuzz::Service;
 
 const MAX: usize = 4096;

@@ -5,7 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sealwire::wire::{AgentKey, ProofClaims, RequestSigner};
+use sealwire::configure::AgentKey;
+use sealwire::internal::wire::{ProofClaims, RequestSigner};
 use sealwire_fuzz::{Service, digest, member, members, sign, unhex};
 
 fuzz_target!(|input: &[u8]| {

@@ -5,7 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sealwire::wire::{Delivery, Envelope};
+use sealwire::internal::wire::Envelope;
+use sealwire::serve::Delivery;
 use sealwire_fuzz::{NOW, Service, digest, member, members, sign, unhex};
 
 fuzz_target!(|input: &[u8]| {

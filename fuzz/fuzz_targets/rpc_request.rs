@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use sealwire::rpc::{Body, Limits, MAX_BATCH, Request, Response, code};
+use sealwire::errors::code;
+use sealwire::internal::rpc::{Body, Limits, MAX_BATCH, Request, Response};
 use serde_json::value::RawValue;
 
 fuzz_target!(|payload: &[u8]| {

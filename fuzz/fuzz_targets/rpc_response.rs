@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sealwire::rpc::{Limits, MAX_BATCH, Response, Responses};
+use sealwire::internal::rpc::{Limits, MAX_BATCH, Response, Responses};
 
 fuzz_target!(|payload: &[u8]| {
     let limits = Limits::default();

@@ -8,7 +8,8 @@ use std::str::FromStr;
 
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
-use sealwire::wire::{Delivery, Envelope};
+use sealwire::internal::wire::Envelope;
+use sealwire::serve::Delivery;
 use sealwire_fuzz::{NOW, Service};
 
 fuzz_target!(|input: &[u8]| {

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use sealwire::auth::{
+use sealwire::internal::auth::{
     KeyRing, KeyRingFile, KeySet, LocalGuard, NonceLimits, ReplayGuard, Symmetric, TimeFloor, TokenRules,
     TokenVerifier, Verifier, Window,
 };
-use sealwire::wire::{Audience, Endpoint, ServiceKey};
+use sealwire::internal::wire::{Audience, Endpoint, ServiceKey};
 use sealwire::{ManualClock, Name};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
