@@ -9,9 +9,8 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use sealwire::Name;
-use sealwire::auth::Caller;
-use sealwire::policy::{Methods, PolicySet, Question};
+use sealwire::decide::Methods;
+use sealwire::{Caller, Name, PolicySet, Question};
 use serde_json::value::RawValue;
 
 /// Monday, 2026-09-21 14:13:20 UTC.

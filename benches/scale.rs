@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rustix::time::{ClockId, clock_gettime};
-use sealwire::auth::{IssueRequest, KeyEntry, NonceLimits};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
-use sealwire::wire::{AgentKey, Delivery, HeaderBlock, Nonce, RequestSigner, Signed};
-use sealwire::{Clock as _, Name};
+use sealwire::configure::AgentKey;
+use sealwire::internal::auth::{IssueRequest, KeyEntry, NonceLimits};
+use sealwire::internal::wire::{HeaderBlock, Nonce, RequestSigner, Signed};
+use sealwire::serve::{Delivery, QuotaLimits};
+use sealwire::{Clock as _, Ctx, Name, Router, RpcError, ServiceLimits};
 use sealwire_testkit::desk::{Desk, Setup, call};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -212,6 +212,7 @@ impl Caller {
             idempotency_key: None,
             window: None,
             traceparent: None,
+            capabilities: None,
         });
         let headers = HeaderBlock::of(&[("Authorization", signed.authorization.as_str())]);
         Delivery::new(&self.subject, &self.reply, headers, body.into_bytes())

@@ -16,12 +16,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use sealwire::Clock as _;
-use sealwire::auth::{Caller, NonceLimits, TokenAlgorithm, TokenRules};
-use sealwire::policy::{Param, PolicySet, Question};
-use sealwire::rpc::{Body, Limits, RpcError};
-use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
-use sealwire::wire::{Delivery, Envelope, Nonce};
+use sealwire::decide::Param;
+use sealwire::internal::auth::{NonceLimits, TokenAlgorithm, TokenRules};
+use sealwire::internal::rpc::{Body, Limits};
+use sealwire::internal::wire::{Envelope, Nonce};
+use sealwire::serve::{Delivery, QuotaLimits};
+use sealwire::{Caller, Clock as _, Ctx, PolicySet, Question, Router, RpcError, ServiceLimits};
 use sealwire_testkit::desk::{Agent, Desk, Setup, call};
 use sealwire_testkit::idp::{self, Idp};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ const fn stage(name: &'static str, prepare: fn(usize) -> Step) -> Stage {
     Stage { name, entries: 1, prepare }
 }
 
-const STAGES: [Stage; 24] = [
+const STAGES: [Stage; 25] = [
     stage("decode", decode),
     stage("proof and token: HMAC", |n| authenticate(n, "ann")),
     stage("proof and token: Ed25519", |n| authenticate(n, "eve")),
@@ -59,6 +59,7 @@ const STAGES: [Stage; 24] = [
     stage("authorize: unconditional", |_| authorize(UNCONDITIONAL)),
     stage("authorize: conditional, 1,000 methods", |_| authorize(CONDITIONAL)),
     stage("handle: 256 B", |n| handle(n, "ann", UNCONDITIONAL, &sized(256))),
+    stage("handle: 256 B, with metrics", handle_with_metrics),
     stage("handle: 256 B, no answer", |n| handle(n, "ann", UNCONDITIONAL, &note(256))),
     stage("handle: 256 B, conditional, 1,000 methods", |n| handle(n, "ann", CONDITIONAL, &sized(256))),
     stage("handle: 4 KiB", |n| handle(n, "ann", UNCONDITIONAL, &sized(4096))),
@@ -344,7 +345,7 @@ fn messages(desk: &Desk, agent: &Agent, count: usize, body: &str) -> Vec<Option<
     let (subject, reply) = (desk.endpoint.subject(&agent.name), format!("{}r1", desk.endpoint.inbox(&agent.name)));
     let reply = if body.contains("\"id\"") { reply.as_str() } else { "" };
     let message = |_| {
-        let signed = signer.sign(&sealwire::wire::Signed {
+        let signed = signer.sign(&sealwire::internal::wire::Signed {
             subject: &subject,
             reply,
             payload: body.as_bytes(),
@@ -355,8 +356,9 @@ fn messages(desk: &Desk, agent: &Agent, count: usize, body: &str) -> Vec<Option<
             idempotency_key: None,
             window: None,
             traceparent: None,
+            capabilities: None,
         });
-        let headers = sealwire::wire::HeaderBlock::of(&[("Authorization", signed.authorization.as_str())]);
+        let headers = sealwire::internal::wire::HeaderBlock::of(&[("Authorization", signed.authorization.as_str())]);
         Some(Delivery::new(&subject, reply, headers, body.as_bytes().to_vec()))
     };
     (0..count).map(message).collect()
@@ -395,12 +397,12 @@ fn token_new(count: usize, algorithm: TokenAlgorithm) -> Step {
     let mut rules = TokenRules::new("prod/math");
     let keys = match algorithm {
         TokenAlgorithm::Hs256 => {
-            rules.symmetric = sealwire::auth::Symmetric::Allowed;
+            rules.symmetric = sealwire::internal::auth::Symmetric::Allowed;
             idp.symmetric_keys()
         }
         _ => idp.keys(),
     };
-    let verifier = sealwire::auth::TokenVerifier::new(rules, keys);
+    let verifier = sealwire::internal::auth::TokenVerifier::new(rules, keys);
     let token = |number| {
         let mut claims = Idp::claims();
         claims["jti"] = json!(format!("t-{number}"));
@@ -472,6 +474,15 @@ fn authorize(policy: &'static str) -> Step {
 fn handle(count: usize, agent: &str, policy: &'static str, body: &str) -> Step {
     let desk = open(policy);
     let messages = messages(&desk, &desk.agent(agent, &["worker"]), count, body);
+    handled(desk, messages, |answer| assert!(answer.is_none_or(|text| text.contains("\"result\":true"))))
+}
+
+/// The same as without metrics, and what is measured for them, if the library is built with them.
+fn handle_with_metrics(count: usize) -> Step {
+    let desk = open(UNCONDITIONAL);
+    #[cfg(feature = "metrics")]
+    sealwire::metrics::Report::report_to(&desk.service, &mut sealwire::metrics::Registry::default());
+    let messages = messages(&desk, &desk.agent("ann", &["worker"]), count, &sized(256));
     handled(desk, messages, |answer| assert!(answer.is_none_or(|text| text.contains("\"result\":true"))))
 }
 

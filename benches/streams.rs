@@ -10,10 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use futures_util::StreamExt as _;
-use sealwire::client::{Client, Credentials};
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Sink};
-use sealwire::{BusConfig, Name};
+use sealwire::{BusConfig, Client, Credentials, Ctx, Name, Router, RpcError, Sink};
 use sealwire_testkit::NatsServer;
 use sealwire_testkit::site::{Site, agent_key};
 use tokio::runtime::{Builder, Runtime};

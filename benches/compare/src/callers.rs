@@ -15,14 +15,14 @@ use jsonrpsee::core::client::ClientT as _;
 use jsonrpsee::core::params::ObjectParams;
 use jsonrpsee::http_client::{HeaderMap, HeaderValue, HttpClient};
 use jsonrpsee::ws_client::{WsClient, WsClientBuilder};
-use sealwire::client::{Client, Credentials};
+use sealwire::{Client, Credentials};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::Fallible;
-use crate::load::Work;
+use crate::error::Fallible;
+use crate::plan::Work;
 use crate::servers::grpc::made::site_client::SiteClient;
 use crate::servers::grpc::{Add as GrpcAdd, Echo as GrpcEcho};
 
@@ -48,7 +48,7 @@ pub enum Way {
 pub enum Http {
     /// A connection for each call under way.
     One,
-    /// A connection for each 128, in clear text. The door accepts no more on one.
+    /// A connection for each 128, in clear text. The gateway accepts no more on one.
     Two,
 }
 

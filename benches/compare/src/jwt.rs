@@ -5,20 +5,20 @@ use std::path::Path;
 
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, encode};
-use sealwire::auth::TokenAlgorithm;
+use sealwire::internal::auth::TokenAlgorithm;
 use sealwire::{Clock as _, SystemClock};
 use sealwire_testkit::idp::Idp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Fallible;
+use crate::error::Fallible;
 
 /// Both sides have it; it is worth nothing outside a measurement.
 pub const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const AUDIENCE: &str = "compare";
 /// Who signs with RS256, for whom, and where its keys are.
 pub const PROVIDER: &str = "https://idp.example";
-pub const PROVIDED_FOR: &str = "https://door.example";
+pub const PROVIDED_FOR: &str = "https://gateway.example";
 pub const PROVIDED_KEYS: &str = "idp-jwks.json";
 
 #[derive(Serialize, Deserialize)]

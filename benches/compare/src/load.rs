@@ -2,9 +2,6 @@
 //! turns of a second, so that a busy moment of the machine affects all of them; only what ends in a turn counts in it.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
@@ -14,85 +11,11 @@ use tokio::runtime::Builder;
 use tokio::time::{sleep_until, timeout};
 
 use crate::callers::Arguments;
+use crate::error::Fallible;
+use crate::plan::{Plan, Work};
 use crate::sides::{Side, Stage};
-use crate::{Fallible, cpu, table};
-
-/// What is measured.
-pub struct Plan {
-    pub rounds: usize,
-    pub slice: Duration,
-    pub in_flight: Vec<usize>,
-    pub works: Vec<Work>,
-    pub sides: Option<Vec<String>>,
-    pub threads: usize,
-    pub python: PathBuf,
-}
-
-/// What is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Work {
-    Add,
-    /// A text of this many bytes, there and back.
-    Echo(usize),
-}
-
-impl Work {
-    pub fn method(self) -> &'static str {
-        match self {
-            Self::Add => "site/add",
-            Self::Echo(_) => "site/echo",
-        }
-    }
-
-    /// As `--work` names it.
-    pub fn name(self) -> String {
-        match self {
-            Self::Add => "add".to_owned(),
-            Self::Echo(bytes) => format!("echo-{bytes}"),
-        }
-    }
-
-    pub fn describe(self) -> String {
-        match self {
-            Self::Add => "`add`: two numbers, and their sum".to_owned(),
-            Self::Echo(bytes) => format!("`echo`: a text of {bytes} bytes, and the same again"),
-        }
-    }
-}
-
-impl FromStr for Work {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name.strip_prefix("echo-").map(str::parse) {
-            Some(Ok(bytes)) => Ok(Self::Echo(bytes)),
-            _ if name == "add" => Ok(Self::Add),
-            _ => Err(format!("`{name}` is no work: add, echo-256, echo-4096")),
-        }
-    }
-}
-
-/// What became of one side in one slice.
-pub struct Slice {
-    /// Calls a second.
-    pub rate: f64,
-    /// Microseconds of a call.
-    pub p50: f64,
-    pub p99: f64,
-    /// Processor time of a call, in microseconds: of the client, and of each process of the side.
-    pub client: f64,
-    pub processes: Vec<(&'static str, f64)>,
-}
-
-impl Slice {
-    fn unknown(side: &Side) -> Self {
-        let processes = side.processes.iter().map(|(name, _)| (*name, f64::NAN)).collect();
-        Self { rate: f64::NAN, p50: f64::NAN, p99: f64::NAN, client: f64::NAN, processes }
-    }
-}
-
-/// By work, calls under way and side: a slice of each round.
-pub type Found = BTreeMap<(Work, usize), Vec<Vec<Slice>>>;
+use crate::slice::{Found, Slice};
+use crate::{cpu, table};
 
 /// The time until as many calls are under way as there should be, over connections that are made.
 const LEAD: Duration = Duration::from_millis(100);

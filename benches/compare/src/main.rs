@@ -4,20 +4,21 @@
 
 mod callers;
 mod cpu;
+mod error;
 mod jwt;
 mod load;
+mod plan;
 mod servers;
 mod sides;
+mod slice;
 mod table;
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::load::{Plan, Work};
+use crate::error::Fallible;
+use crate::plan::{Plan, Work};
 use crate::servers::Kind;
-
-pub type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const USAGE: &str = "\
 cargo run --release --locked                    everything, in about twenty minutes

@@ -2,9 +2,10 @@
 //! ends when its input does, so that none stays behind.
 
 mod bare;
-mod door;
+mod gateway;
 pub mod grpc;
 mod mcp;
+mod report;
 mod rpc;
 pub mod sealwire;
 
@@ -13,7 +14,7 @@ use std::str::FromStr;
 
 use tokio::runtime::Builder;
 
-use crate::Fallible;
+use crate::error::Fallible;
 use crate::jwt::Check;
 
 /// What is served.
@@ -21,10 +22,10 @@ use crate::jwt::Check;
 pub enum Kind {
     /// A service of this project.
     Sealwire,
-    /// A door to it.
-    Door,
-    /// A door to it for callers with tokens of an identity provider.
-    DoorMint,
+    /// A gateway to it.
+    Gateway,
+    /// A gateway to it for callers with tokens of an identity provider.
+    GatewayMint,
     /// An endpoint of async-nats.
     Bare,
     /// jsonrpsee, over HTTP and WebSocket at one port.
@@ -42,8 +43,8 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [(&'static str, Self); 9] = [
         ("sealwire", Self::Sealwire),
-        ("door", Self::Door),
-        ("door-mint", Self::DoorMint),
+        ("gateway", Self::Gateway),
+        ("gateway-mint", Self::GatewayMint),
         ("bare", Self::Bare),
         ("rpc", Self::Rpc),
         ("grpc", Self::Grpc),
@@ -79,8 +80,8 @@ pub fn run(kind: Kind, threads: usize, folder: PathBuf) -> Fallible<()> {
     runtime.block_on(async {
         match kind {
             Kind::Sealwire => sealwire::serve(&folder).await,
-            Kind::Door => door::serve(&folder.join("door.toml")).await,
-            Kind::DoorMint => door::serve(&folder.join("door-mint.toml")).await,
+            Kind::Gateway => gateway::serve(&folder.join("gateway.toml")).await,
+            Kind::GatewayMint => gateway::serve(&folder.join("gateway-mint.toml")).await,
             Kind::Bare => bare::serve(&folder).await,
             Kind::Rpc => rpc::serve().await,
             Kind::Grpc => grpc::serve().await,
@@ -89,9 +90,4 @@ pub fn run(kind: Kind, threads: usize, folder: PathBuf) -> Fallible<()> {
             Kind::McpProvided => mcp::serve(mcp::quickest(), Check::provided(&folder)?).await,
         }
     })
-}
-
-/// Prints where it listens.
-fn listens(at: impl std::fmt::Display) {
-    println!("{at}");
 }

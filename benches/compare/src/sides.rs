@@ -5,19 +5,21 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use sealwire::auth::{IssueRequest, KeyEntry, KeyRingFile, TokenIssuer, write_secret, write_service_key};
-use sealwire::client::Credentials;
-use sealwire::wire::{AgentKey, ServiceKey, ServicePublicKey};
-use sealwire::{BusConfig, Clock as _, Name, SystemClock};
+use sealwire::configure::{AgentKey, ServicePublicKey};
+use sealwire::internal::auth::{IssueRequest, KeyEntry, KeyRingFile, TokenIssuer, write_service_key};
+use sealwire::internal::files::write_secret;
+use sealwire::internal::wire::ServiceKey;
+use sealwire::{BusConfig, Clock as _, Credentials, Name, SystemClock};
 use sealwire_testkit::NatsServer;
 use sealwire_testkit::site::{Site, agent_key};
 use tokio::runtime::Runtime;
 
 use crate::callers::{Http, Way};
-use crate::load::Plan;
+use crate::error::Fallible;
+use crate::jwt;
+use crate::plan::Plan;
 use crate::servers::Kind;
 use crate::servers::sealwire::POLICY;
-use crate::{Fallible, jwt};
 
 /// One of the sides that are compared.
 pub struct Side {
@@ -60,19 +62,20 @@ impl Stage {
         let mut serve = |kind: Kind| stage.serve(kind, plan.threads, &folder);
         let (service, _) = serve(Kind::Sealwire)?;
         let (bare, _) = serve(Kind::Bare)?;
-        let (door, door_at) = serve(Kind::Door)?;
+        let (gateway, gateway_at) = serve(Kind::Gateway)?;
         let (rpc, rpc_at) = serve(Kind::Rpc)?;
         let (grpc, grpc_at) = serve(Kind::Grpc)?;
         let (mcp, mcp_at) = serve(Kind::Mcp)?;
         let (sessions, sessions_at) = serve(Kind::McpSessions)?;
-        let (mint, mint_at) = serve(Kind::DoorMint)?;
+        let (mint, mint_at) = serve(Kind::GatewayMint)?;
         let (mcp_provided, mcp_provided_at) = serve(Kind::McpProvided)?;
-        let (rpc_at, grpc_at, mcp_at, door_at) = (rpc_at.parse()?, grpc_at.parse()?, mcp_at.parse()?, door_at.parse()?);
+        let (rpc_at, grpc_at, mcp_at, gateway_at) =
+            (rpc_at.parse()?, grpc_at.parse()?, mcp_at.parse()?, gateway_at.parse()?);
         let (sessions_at, mint_at, mcp_provided_at) =
             (sessions_at.parse()?, mint_at.parse()?, mcp_provided_at.parse()?);
         let on_the_bus = vec![("server", service), broker];
-        let behind_a_door = vec![("door", door), ("server", service), broker];
-        let behind_a_minting_door = vec![("door", mint), ("server", service), broker];
+        let behind_a_gateway = vec![("gateway", gateway), ("server", service), broker];
+        let behind_a_minting_gateway = vec![("gateway", mint), ("server", service), broker];
         let with = |key, name, way: Way, bearer: &str, processes| {
             let stranger = (!bearer.is_empty()).then(|| way.clone());
             Side { key, name, way, bearer: bearer.to_owned(), stranger, processes }
@@ -94,35 +97,47 @@ impl Stage {
             side("http", "jsonrpsee, HTTP", Way::Rpc(rpc_at), true, vec![("server", rpc)]),
             side("ws", "jsonrpsee, WebSocket", Way::Ws(rpc_at, "/"), true, vec![("server", rpc)]),
             side("grpc", "tonic", Way::Grpc(grpc_at), true, vec![("server", grpc)]),
-            side("door", "door, `POST /rpc`", Way::Post(door_at, "/rpc/site", Http::One), false, behind_a_door.clone()),
             side(
-                "door-2",
-                "door, `POST /rpc`, HTTP/2",
-                Way::Post(door_at, "/rpc/site", Http::Two),
+                "gateway",
+                "gateway, `POST /rpc`",
+                Way::Post(gateway_at, "/rpc/site", Http::One),
                 false,
-                behind_a_door.clone(),
-            ),
-            side("door-ws", "door, WebSocket", Way::Ws(door_at, "/rpc/site/ws"), false, behind_a_door.clone()),
-            side(
-                "door-mcp",
-                "door, `POST /mcp`",
-                Way::Mcp(door_at, "/mcp/site", Http::One),
-                false,
-                behind_a_door.clone(),
+                behind_a_gateway.clone(),
             ),
             side(
-                "door-mcp-2",
-                "door, `POST /mcp`, HTTP/2",
-                Way::Mcp(door_at, "/mcp/site", Http::Two),
+                "gateway-2",
+                "gateway, `POST /rpc`, HTTP/2",
+                Way::Post(gateway_at, "/rpc/site", Http::Two),
                 false,
-                behind_a_door.clone(),
+                behind_a_gateway.clone(),
             ),
             side(
-                "door-mcp-session",
-                "door, `POST /mcp`, in a session",
-                Way::McpSession(door_at, "/mcp/site"),
+                "gateway-ws",
+                "gateway, WebSocket",
+                Way::Ws(gateway_at, "/rpc/site/ws"),
                 false,
-                behind_a_door,
+                behind_a_gateway.clone(),
+            ),
+            side(
+                "gateway-mcp",
+                "gateway, `POST /mcp`",
+                Way::Mcp(gateway_at, "/mcp/site", Http::One),
+                false,
+                behind_a_gateway.clone(),
+            ),
+            side(
+                "gateway-mcp-2",
+                "gateway, `POST /mcp`, HTTP/2",
+                Way::Mcp(gateway_at, "/mcp/site", Http::Two),
+                false,
+                behind_a_gateway.clone(),
+            ),
+            side(
+                "gateway-mcp-session",
+                "gateway, `POST /mcp`, in a session",
+                Way::McpSession(gateway_at, "/mcp/site"),
+                false,
+                behind_a_gateway,
             ),
             side(
                 "rmcp-sessions",
@@ -140,11 +155,11 @@ impl Stage {
                 vec![("server", mcp)],
             ),
             with(
-                "door-mcp-mint",
-                "door, `POST /mcp`, a provider's tokens",
+                "gateway-mcp-mint",
+                "gateway, `POST /mcp`, a provider's tokens",
                 Way::Mcp(mint_at, "/mcp/site", Http::One),
                 &provided,
-                behind_a_minting_door,
+                behind_a_minting_gateway,
             ),
             with(
                 "rmcp-provided",
@@ -211,9 +226,9 @@ impl Drop for Stage {
     }
 }
 
-/// What the issuer of all agents may say, and what a door of its callers.
+/// What the issuer of all agents may say, and what a gateway of its callers.
 const ISSUERS: &str = "may = { agents = [\"*\"], roles = [\"*\"] }\n\
-    [[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
+    [[tokens.issuer]]\nissuer = \"https://gateway.example\"\njwks = \"gateway-jwks.json\"\n\
     require = { \"act.sub\" = \"ann\" }\n\
     may = { agents = [\"ann\"], roles = [\"worker\"], subjects = [\"*\"] }\n";
 
@@ -228,7 +243,7 @@ fn token(site: &Site, name: &str) -> Fallible<String> {
     Ok(site.issuer.issue(&request)?)
 }
 
-/// Writes what service and door read. The credentials of an agent with an HMAC key, of one with an Ed25519 key, and of one that
+/// Writes what service and gateway read. The credentials of an agent with an HMAC key, of one with an Ed25519 key, and of one that
 /// the service does not know.
 fn prepare(site: &Site, url: &str, guard: &str) -> Fallible<[Credentials; 3]> {
     let audience = site.endpoint.audience();
@@ -257,19 +272,19 @@ fn prepare(site: &Site, url: &str, guard: &str) -> Fallible<[Credentials; 3]> {
     let all =
         [credentials("ann", ann)?, credentials("bob", eve)?, credentials("ann", AgentKey::ed25519("x.k1", [9; 32])?)?];
     all[0].save(site.path("ann.creds.json"), true)?;
-    const DOOR: &str = "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.creds.json\"\n\
+    const GATEWAY: &str = "[gateway]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.creds.json\"\n\
                         per_second = 1000000\nburst = 1000000\nin_flight = 65536\nconnections = 4096\n";
-    const EXPOSE: &str = "[[door.expose]]\nservice = \"site\"\n";
-    std::fs::write(site.path("door.toml"), format!("{DOOR}{EXPOSE}"))?;
+    const EXPOSE: &str = "[[gateway.expose]]\nservice = \"site\"\n";
+    std::fs::write(site.path("gateway.toml"), format!("{GATEWAY}{EXPOSE}"))?;
     let (url, provider) = (jwt::PROVIDED_FOR, jwt::PROVIDER);
     let mint = format!(
-        "{DOOR}public_url = \"{url}\"\nidentity = {{ mode = \"mint\", key = \"door-key.json\" }}\n\
-         [[door.tokens.issuer]]\nissuer = \"{provider}\"\njwks = \"{}\"\n{EXPOSE}",
+        "{GATEWAY}public_url = \"{url}\"\nidentity = {{ mode = \"mint\", key = \"gateway-key.json\" }}\n\
+         [[gateway.tokens.issuer]]\nissuer = \"{provider}\"\njwks = \"{}\"\n{EXPOSE}",
         jwt::PROVIDED_KEYS
     );
-    std::fs::write(site.path("door-mint.toml"), mint)?;
+    std::fs::write(site.path("gateway-mint.toml"), mint)?;
     let issuer = TokenIssuer::generate(url)?;
-    issuer.save(site.path("door-key.json"))?;
-    std::fs::write(site.path("door-jwks.json"), issuer.public_jwks())?;
+    issuer.save(site.path("gateway-key.json"))?;
+    std::fs::write(site.path("gateway-jwks.json"), issuer.public_jwks())?;
     Ok(all)
 }

@@ -1,7 +1,8 @@
 //! The tables, as Markdown: medians over the rounds.
 
-use crate::load::{Found, Plan, Slice};
+use crate::plan::Plan;
 use crate::sides::Side;
+use crate::slice::{Found, Slice};
 
 pub fn print(plan: &Plan, sides: &[Side], found: &Found) {
     for &work in &plan.works {

@@ -6,7 +6,7 @@ use async_nats::service::ServiceExt as _;
 use futures_util::StreamExt as _;
 use serde::Deserialize;
 
-use crate::Fallible;
+use crate::error::Fallible;
 
 #[derive(Deserialize)]
 struct Add {
@@ -26,7 +26,7 @@ pub async fn serve(folder: &Path) -> Fallible<()> {
     let mut add = service.endpoint("bare.add").await?;
     let mut echo = service.endpoint("bare.echo").await?;
     client.flush().await?;
-    super::listens("on the bus");
+    super::report::print_address("on the bus");
     let adding = async {
         while let Some(request) = add.next().await {
             let Add { a, b } = serde_json::from_slice(&request.message.payload)?;

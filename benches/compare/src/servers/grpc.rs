@@ -6,7 +6,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use self::made::site_server::{Site, SiteServer};
-use crate::Fallible;
+use crate::error::Fallible;
 use crate::jwt::Check;
 
 pub mod made {
@@ -62,7 +62,7 @@ pub async fn serve() -> Fallible<()> {
     };
     // `Server::tcp_nodelay` does not apply to connections that are handed in, and each answer would wait 40 ms.
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse()?)?.with_nodelay(Some(true));
-    super::listens(incoming.local_addr()?);
+    super::report::print_address(incoming.local_addr()?);
     let service = InterceptedService::new(SiteServer::new(Methods), gate);
     let server = Server::builder().max_concurrent_streams(4096).add_service(service);
     Ok(server.serve_with_incoming(incoming).await?)

@@ -17,7 +17,7 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use rmcp::{tool, tool_router};
 use serde::Deserialize;
 
-use crate::Fallible;
+use crate::error::Fallible;
 use crate::jwt::Check;
 
 #[derive(Deserialize, schemars::JsonSchema)]
@@ -67,7 +67,7 @@ pub async fn serve<M: SessionManager>(
         async move { if admitted { next.run(request).await } else { refused() } }
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    super::listens(listener.local_addr()?);
+    super::report::print_address(listener.local_addr()?);
     // As the others have it. Without it, an answer written in several parts waits for acknowledgements, 40 ms.
     let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
     axum::serve(listener, Router::new().nest_service("/mcp", service).layer(from_fn(gate))).await?;

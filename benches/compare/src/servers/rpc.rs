@@ -6,7 +6,7 @@ use jsonrpsee::server::{Server, ServerConfig};
 use serde::Deserialize;
 use tower::ServiceBuilder;
 
-use crate::Fallible;
+use crate::error::Fallible;
 use crate::jwt::Check;
 
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ pub async fn serve() -> Fallible<()> {
     methods.register_async_method("site/echo", |params, _, _| async move {
         params.parse::<Echo>().map(|Echo { text }| text)
     })?;
-    super::listens(server.local_addr()?);
+    super::report::print_address(server.local_addr()?);
     server.start(methods).stopped().await;
     Ok(())
 }

@@ -1,15 +1,14 @@
 //! A service of this project, from files as an operator has them. `site/add` has a rule with a condition on an
-//! argument, `site/echo` one without. Both also allow callers for whom a door acts.
+//! argument, `site/echo` one without. Both also allow callers for whom a gateway acts.
 
 use std::path::Path;
 
-use sealwire::Config;
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Description, Router};
+use sealwire::serve::Description;
+use sealwire::{Config, Ctx, Router, RpcError};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::Fallible;
+use crate::error::Fallible;
 
 pub const POLICY: &str = "\
 [method.\"site/add\"]
@@ -51,6 +50,6 @@ pub async fn serve(folder: &Path) -> Fallible<()> {
         .describe("site/add", Description::new("Adds.").result(json!({ "type": "integer" })))
         .describe("site/echo", Description::new("Says it again.").result(json!({ "type": "string" })));
     let service = builder.methods(router).build()?;
-    super::listens("on the bus");
+    super::report::print_address("on the bus");
     Ok(service.serve(&config.nats, options, |_| (), std::future::pending()).await?)
 }
