@@ -4,7 +4,7 @@
         --data-binary @call.json http://127.0.0.1:8480/rpc/math
     python examples/receipt.py call.json head.txt answer.json dev/math AGENT_KEY SERVICE_KEY
 
-The keys are Ed25519, in base64url: `sealwire keys list` shows that of the door's agent, `sealwire keys new-service` that of the service.
+The keys are Ed25519, in base64url: `sealwire keys list` shows that of the gateway's agent, `sealwire keys new-service` that of the service.
 """
 
 import base64
