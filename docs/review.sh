@@ -3,7 +3,7 @@
 #
 #   docs/review.sh IN_USE PROPOSED [DECISIONS]
 #
-# IN_USE and PROPOSED are policy folders; DECISIONS is what `sealwire serve --record-decisions` wrote. The script ends at
+# IN_USE and PROPOSED are policy folders; DECISIONS is a file of a service's record (docs/records.md). The script ends at
 # the first step that fails, with that step's exit code; `sealwire help` lists them. Nothing but MATRIX is written.
 set -eu
 
