@@ -6,7 +6,7 @@ default:
 
 # Plays the whole chain against a real nats-server, with throw-away keys.
 demo:
-    cargo run --locked -- demo
+    cargo demo
 
 # Every test; `just test guard` runs those with `guard` in their names.
 test filter="":
@@ -23,6 +23,10 @@ lint:
 # The documentation of the library.
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+
+# The documents as one site, in target/site.
+site:
+    .ci/run site
 
 # Dependencies: licences, sources, second versions, known vulnerabilities.
 deny:
