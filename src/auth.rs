@@ -9,9 +9,9 @@ mod outcomes;
 #[cfg(feature = "service")]
 mod replay;
 #[cfg(feature = "service")]
-mod servicekey;
+mod revocation;
 #[cfg(feature = "service")]
-mod switch;
+mod servicekey;
 mod token;
 #[cfg(feature = "service")]
 mod verifier;
@@ -34,16 +34,16 @@ pub use replay::{
     ReplayGuard, SharedConfig, SharedOpenError, SharedStats, TimeFloor, TimeFloorError, Window, WindowError,
 };
 #[cfg(feature = "service")]
+pub use revocation::{
+    Bucket, BucketError, BucketSubjects, EVERYTHING, FollowerId, FollowerReport, Kind as RevocationKind, ListChange,
+    ListError, ListVerdict, MAX_LIST_BYTES, MAX_NAME, MAX_REASON, MAX_REVOCATIONS, OperatorConfig, OperatorKey,
+    OperatorKeyError, Operators, OperatorsError, Revocation, RevocationConfig, RevocationError, RevocationEvent,
+    RevocationFollower, RevocationList, Revocations, SignedList, SignedListError, Stored,
+};
+#[cfg(feature = "service")]
 pub(crate) use servicekey::read_trusted_service_key;
 #[cfg(feature = "service")]
 pub use servicekey::{ServiceKeyError, read_service_key, write_service_key};
-#[cfg(feature = "service")]
-pub use switch::{
-    Applied, Bucket, BucketError, BucketSubjects, Change, EVERYTHING, Follower, Kind as RevocationKind, ListError,
-    MAX_LIST_BYTES, MAX_NAME, MAX_REASON, MAX_REVOCATIONS, Offered, OperatorConfig, OperatorKey, OperatorKeyError,
-    Operators, OperatorsError, Revocation, RevocationList, SignedList, SignedListError, Stored, Switch, SwitchConfig,
-    SwitchError, SwitchReport, Who,
-};
 #[cfg(feature = "service")]
 pub use token::{
     AccessToken, AgentRules, Bounds, ClaimPath, Confirmation, Denylist, DenylistError, DpopError, DpopProof,

@@ -21,7 +21,7 @@ pub use load::load_with;
 pub use ranges::{OutOfRange, check_ranges};
 pub use telemetry::TelemetryConfig;
 
-use crate::auth::{ANSWER_WITHIN, NonceLimits, SharedConfig, SwitchConfig, TokenRules};
+use crate::auth::{ANSWER_WITHIN, NonceLimits, RevocationConfig, SharedConfig, TokenRules};
 use crate::files::FileTrust;
 use crate::name::Name;
 use crate::nats::BusConfig;
@@ -93,9 +93,9 @@ pub struct Config {
     /// What is recorded of calls: who called which method, what the policy decided, and with what outcome (docs/records.md).
     #[setting(left_out = "nothing is recorded, and methods with `audit = \"before\"` are refused")]
     pub record: Option<RecordConfig>,
-    /// What operators revoke by `sealwire revoke`, in force within a second (docs/switch.md).
+    /// What operators revoke by `sealwire revoke`, in force within a second (docs/revocation.md).
     #[setting(left_out = "only files revoke")]
-    pub switch: Option<SwitchConfig>,
+    pub revocation: Option<RevocationConfig>,
     /// Limits on sizes, rates and queues.
     #[serde(default)]
     pub limits: LimitsConfig,

@@ -130,7 +130,7 @@ pub mod decide {
 /// The sections of a [`Config`], and keys.
 pub mod configure {
     #[cfg(feature = "service")]
-    pub use crate::auth::{OperatorConfig, SwitchConfig};
+    pub use crate::auth::{OperatorConfig, RevocationConfig};
     #[cfg(feature = "service")]
     pub use crate::config::{
         DiscoveryConfig, GuardKind, IssuerConfig, KeysConfig, LimitsConfig, PolicyConfig, ReloadConfig, ReplayConfig,
@@ -162,7 +162,7 @@ pub mod errors {
     #[cfg(feature = "service")]
     pub use crate::auth::{
         DenylistError, KeyFault, KeyRingError, KeySetError, NonceLimitsError, OpenError, OperatorsError,
-        ServiceKeyError, ServiceKeyMissing, SharedOpenError, SwitchError, TimeFloorError, WindowError,
+        RevocationError, ServiceKeyError, ServiceKeyMissing, SharedOpenError, TimeFloorError, WindowError,
     };
     #[cfg(feature = "client")]
     pub use crate::client::{

@@ -9,8 +9,8 @@ mod lines;
 mod options;
 mod outcome;
 mod recorder;
+mod revocation;
 mod salt;
-mod switch;
 mod writer;
 
 pub(crate) use body::Body;
@@ -20,5 +20,5 @@ pub use line::{FIRST, Head, Kind, MAX_LINE, read_head};
 pub use options::{RecordConfig, RecordError};
 pub use outcome::OutcomeRecord;
 pub use recorder::Recorder;
+pub use revocation::RevocationRecord;
 pub use salt::Salt;
-pub use switch::SwitchRecord;

@@ -803,7 +803,7 @@ impl Inner {
             biased;
             finished = AssertUnwindSafe(&mut run).catch_unwind() => Ok(finished),
             ending = open.ended() => Err(Refusal::Ended(ending)),
-            () = self.verifier.switch().until(is_revoked) => {
+            () = self.verifier.revocations().until(is_revoked) => {
                 self.cut_off(open);
                 Err(Refusal::Ended(Ending::Revoked))
             }
@@ -842,7 +842,7 @@ impl Inner {
 
     /// Whether an operator has revoked anything that this call needs.
     fn is_revoked(&self, open: &OpenCall, method: Option<&str>, now_s: u64) -> bool {
-        if self.verifier.switch().is_empty() {
+        if self.verifier.revocations().is_empty() {
             return false;
         }
         let asked = open.asked();
@@ -853,7 +853,7 @@ impl Inner {
     /// Ends a call that an operator has revoked.
     fn cut_off(&self, open: &OpenCall) {
         if open.ending().is_none() {
-            self.verifier.switch().cut_off();
+            self.verifier.revocations().cut_off();
         }
         open.end(Ending::Revoked);
     }

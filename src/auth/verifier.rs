@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::Caller;
 use super::keyring::{KeyRecord, KeyRing, RecordKey};
 use super::replay::{AdmitError, ReplayGuard, Window};
-use super::switch::{Kind, Switch};
+use super::revocation::{Kind, Revocations};
 use super::token::{PresentedToken, TokenError, TokenVerifier, VerifiedToken};
 use super::verify_limiter::{VerificationQueueFull, VerifyLimiter, VerifyPermit};
 use crate::jose::{b64_digest, sha256};
@@ -314,7 +314,8 @@ impl Verifier {
     pub(crate) fn keys_of(&self, agent: &Name, now_s: u64) -> BTreeMap<String, ProofAlgorithm> {
         let keys = self.keys.load();
         let is_denied = |record: &KeyRecord| {
-            self.tokens.denylist().denies_key(&record.kid) || self.switch().revokes(names_of(record), now_s).is_some()
+            self.tokens.denylist().denies_key(&record.kid)
+                || self.revocations().revokes(names_of(record), now_s).is_some()
         };
         let usable = keys.ring.usable_by(agent, now_s).filter(|record| !is_denied(record));
         usable.map(|record| (record.kid.to_string(), record.algorithm())).collect()
@@ -334,13 +335,13 @@ impl Verifier {
 
     /// Whether operators have revoked this service, or everything.
     fn revokes_service(&self, now_s: u64) -> Option<Kind> {
-        self.switch().revokes([Switch::ALL, (Kind::Service, self.service.as_str())], now_s)
+        self.revocations().revokes([Revocations::ALL, (Kind::Service, self.service.as_str())], now_s)
     }
 
     /// What operators have revoked.
     #[must_use]
-    pub fn switch(&self) -> &Arc<Switch> {
-        self.tokens.switch()
+    pub fn revocations(&self) -> &Arc<Revocations> {
+        self.tokens.revocations()
     }
 
     /// The replay guard.
@@ -357,7 +358,7 @@ impl Verifier {
 
     /// Whether nothing is admitted.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.suspended.load(Ordering::Acquire) || self.switch().is_blind()
+        self.suspended.load(Ordering::Acquire) || self.revocations().stale().is_some()
     }
 
     /// The time window.
@@ -546,7 +547,7 @@ impl Verifier {
             Some(record) if self.tokens.denylist().denies_key(&record.kid) => Err(AuthError::KeyRevoked),
             Some(record) if record.algorithm() != header.algorithm => Err(AuthError::Algorithm),
             Some(record) if record.owner != *agent => Err(AuthError::KeyAgentMismatch),
-            Some(record) => match self.switch().revokes(names_of(record), now_s) {
+            Some(record) => match self.revocations().revokes(names_of(record), now_s) {
                 Some(kind) => Err(AuthError::Revoked(kind)),
                 None => Ok(record),
             },

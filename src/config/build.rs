@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Config, ConfigError, GuardKind, ReplayConfig};
 use crate::auth::{
-    Denylist, KeyRing, KeySet, KeySource, LocalGuard, NonceLimits, ReplayGuard, ServiceKeyMissing, Switch, TimeFloor,
-    TokenVerifier, Verifier, Window, read_trusted_service_key,
+    Denylist, KeyRing, KeySet, KeySource, LocalGuard, NonceLimits, ReplayGuard, Revocations, ServiceKeyMissing,
+    TimeFloor, TokenVerifier, Verifier, Window, read_trusted_service_key,
 };
 #[cfg(feature = "shared-guard")]
 use crate::auth::{SharedConfig, SharedGuard};
@@ -26,7 +26,7 @@ use crate::wire::{Audience, Endpoint, Nonce, ServiceKey, ServicePublicKey, WireL
 #[must_use]
 pub fn ending_logins(config: &Config) -> Vec<String> {
     let guard = config.replay.nats.iter().map(|nats| ("replay.nats", nats));
-    let guard = guard.chain(config.switch.iter().map(|switch| ("switch.nats", &switch.nats)));
+    let guard = guard.chain(config.revocation.iter().map(|revocation| ("revocation.nats", &revocation.nats)));
     let all = [("nats", &config.nats)].into_iter().chain(guard);
     all.filter_map(|(section, nats)| Some(format!("`[{section}]`: {}", nats.login_end()?.soon?))).collect()
 }
@@ -91,7 +91,7 @@ impl Config {
     /// Checks the files that connections to the broker need.
     fn check_bus(&self) -> Result<(), ConfigError> {
         let guard = self.replay.nats.iter().map(|nats| ("replay.nats", nats));
-        let guard = guard.chain(self.switch.iter().map(|switch| ("switch.nats", &switch.nats)));
+        let guard = guard.chain(self.revocation.iter().map(|revocation| ("revocation.nats", &revocation.nats)));
         for (section, nats) in [("nats", &self.nats)].into_iter().chain(guard) {
             nats.try_files().map_err(|error| ConfigError::Bus { section, error })?;
         }
@@ -149,9 +149,10 @@ impl Config {
             template.replace("{environment}", self.environment.as_str()).replace("{service}", self.service.as_str())
         };
         let rules = self.tokens.rules(endpoint.audience().as_str(), audience);
-        let switch = self.switch.as_ref().map(|switch| Switch::open(switch, &self.environment, &self.files));
+        let revocations =
+            self.revocation.as_ref().map(|revocation| Revocations::open(revocation, &self.environment, &self.files));
         let tokens = TokenVerifier::new(rules, self.token_keys()?)
-            .with_switch(Arc::new(switch.transpose()?.unwrap_or_default()));
+            .with_revocations(Arc::new(revocations.transpose()?.unwrap_or_default()));
         tokens.replace_denylist(self.denylist()?);
         Ok(tokens)
     }
@@ -303,7 +304,6 @@ impl Config {
             in_flight: self.limits.in_flight,
             drain: Duration::from_secs(self.limits.drain_s),
             watched,
-            switch: self.switch.clone(),
             tell_agents: self.discovery.tell_agents,
             ..ServeOptions::default()
         };

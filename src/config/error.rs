@@ -57,14 +57,14 @@ pub enum ConfigError {
     /// The broker's settings are wrong.
     #[error("`[{section}]`: {error}")]
     Bus {
-        /// `nats`, `replay.nats` or `switch.nats`.
+        /// `nats`, `replay.nats` or `revocation.nats`.
         section: &'static str,
         /// What is wrong.
         error: BusError,
     },
-    /// `[switch]`, or its state file, is wrong.
-    #[error("`[switch]`: {0}")]
-    Switch(#[from] crate::auth::SwitchError),
+    /// `[revocation]`, or its state file, is wrong.
+    #[error("`[revocation]`: {0}")]
+    Revocation(#[from] crate::auth::RevocationError),
     /// `[telemetry]` is wrong.
     #[error("`{}`: {reason}", path.display())]
     Telemetry {

@@ -26,7 +26,7 @@ impl Config {
     /// Whether the file itself contains a secret.
     fn holds_secrets(&self) -> bool {
         let holds = |bus: &BusConfig| bus.password.is_some() || bus.token.is_some() || bus.nkey_seed.is_some();
-        let others = [self.replay.nats.as_ref(), self.switch.as_ref().map(|switch| &switch.nats)];
+        let others = [self.replay.nats.as_ref(), self.revocation.as_ref().map(|revocation| &revocation.nats)];
         holds(&self.nats) || others.into_iter().flatten().any(holds)
     }
 
@@ -41,7 +41,8 @@ impl Config {
             record.folder = folder.join(&record.folder);
         }
         self.replay.nats = self.replay.nats.map(|nats| nats.relative_to(folder));
-        self.switch = self.switch.map(|switch| switch.relative_to(folder, &self.files, self.service.as_str()));
+        self.revocation =
+            self.revocation.map(|revocation| revocation.relative_to(folder, &self.files, self.service.as_str()));
         self.keys.ring = folder.join(&self.keys.ring);
         self.keys.service_key = self.keys.service_key.map(|path| folder.join(path));
         self.keys.denylist = self.keys.denylist.map(|path| folder.join(path));
@@ -83,8 +84,8 @@ pub fn load_with<T: DeserializeOwned + Setting>(path: &Path) -> Result<(Config, 
     if let Some(nats) = &config.replay.nats {
         nats.check_without_calls().map_err(|error| ConfigError::Bus { section: "replay.nats", error })?;
     }
-    if let Some(switch) = &config.switch {
-        switch.nats.check().map_err(|error| ConfigError::Bus { section: "switch.nats", error })?;
+    if let Some(revocation) = &config.revocation {
+        revocation.nats.check().map_err(|error| ConfigError::Bus { section: "revocation.nats", error })?;
     }
     config.telemetry.check().map_err(|reason| ConfigError::Telemetry { path: path.to_owned(), reason })?;
     let folder = path.parent().unwrap_or_else(|| Path::new(""));

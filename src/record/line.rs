@@ -25,7 +25,7 @@ pub enum Kind {
     /// How many messages were refused before they became calls, by refusal.
     Beat,
     /// A list of revocations came into force.
-    Switch,
+    Revocation,
     /// Lines were lost.
     Lost,
     /// A session ended in good order.
@@ -43,7 +43,7 @@ impl Kind {
             Self::Decision => "decision",
             Self::Outcome => "outcome",
             Self::Beat => "beat",
-            Self::Switch => "switch",
+            Self::Revocation => "revocation",
             Self::Lost => "lost",
             Self::Stop => "stop",
             Self::Unknown => "unknown",

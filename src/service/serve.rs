@@ -13,10 +13,10 @@ mod questions;
 mod reload;
 #[cfg(feature = "metrics")]
 mod report;
+mod revocation;
 mod shared;
 mod state;
 mod stream_control;
-mod switch;
 mod watched;
 mod work;
 
@@ -68,14 +68,14 @@ impl Running {
             State::Starting(reason) => Some(reason),
             State::Draining | State::Stopped => Some(state.as_str().to_owned()),
         };
-        let [connected, files, blind, application] = shared.interruptions();
+        let [connected, files, stale, application] = shared.interruptions();
         vec![
             Condition { name: "subscribed", unmet: subscribed },
             Condition { name: "connected", unmet: connected },
             Condition { name: "policy", unmet: shared.service.policy().revision().why().map(str::to_owned) },
             Condition { name: "guard", unmet: verifier.guard().not_ready() },
             Condition { name: "files", unmet: files },
-            Condition { name: "switch", unmet: blind },
+            Condition { name: "revocation", unmet: stale },
             Condition { name: "application", unmet: application },
         ]
     }
@@ -156,7 +156,7 @@ impl Service {
         };
         let reloads = EndedWithUs(reload::start(Arc::clone(&shared)));
         let told = EndedWithUs(tokio::spawn(shared::follow(Arc::clone(&shared))));
-        let switch = EndedWithUs(switch::start(Arc::clone(&shared)));
+        let revocations = EndedWithUs(revocation::start(Arc::clone(&shared)));
         let run = async {
             tokio::select! {
                 served = shared.run(&control) => served.map(Some),
@@ -185,7 +185,7 @@ impl Service {
         };
         // Everything accepted is answered: only now does this instance stop answering on the bus.
         control.finish().await;
-        drop((reloads, told, switch));
+        drop((reloads, told, revocations));
         shared.leave().await;
         self.close_record().await;
         outcome
@@ -234,7 +234,9 @@ impl Shared {
         // their senders hear "no responders" at once, which is better.
         let mut said = String::new();
         let verifier = self.service.verifier();
-        while let Some(reason) = verifier.guard().not_ready().or_else(|| verifier.switch().blind()) {
+        while let Some(reason) =
+            verifier.guard().not_ready().or_else(|| verifier.revocations().stale().map(str::to_owned))
+        {
             // The state shows the time left; in the log, once is enough.
             let kind: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
             if *self.state.borrow() != State::Starting(reason.clone()) {

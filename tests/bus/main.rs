@@ -15,9 +15,9 @@ mod operator_mode;
 mod outages;
 mod policy_reload;
 mod revocation;
+mod revocation_list;
 mod serve;
 mod silent_node;
 mod streams;
-mod switch;
 #[cfg(all(feature = "metrics", feature = "otel"))]
 mod traces;

@@ -19,7 +19,7 @@ const FACE: &[(&str, &str)] = &[
     (
         "configure",
         "AgentKey DiscoveryConfig FileTrust GuardKind IssuerConfig KeysConfig LimitsConfig OperatorConfig PolicyConfig ProofAlgorithm \
-         RecordConfig ReloadConfig ReplayConfig ServicePublicKey SwitchConfig TelemetryConfig TokensConfig",
+         RecordConfig ReloadConfig ReplayConfig RevocationConfig ServicePublicKey TelemetryConfig TokensConfig",
     ),
     (
         "decide",
@@ -31,8 +31,8 @@ const FACE: &[(&str, &str)] = &[
         "errors",
         "AskError AttachmentError BusError CredentialsError DenylistError EndpointError ErrorKind FrameError \
          HintKind InvalidRequest IssuerFault KeyError KeyFault KeyRingError KeySetError MemberFault NameError \
-         NonceLimitsError OpenError OperatorsError OutOfRange PolicyErrors ProtocolError RecordError RouterError SecretFileError \
-         ServiceKeyError ServiceKeyMissing SharedOpenError StreamLoss SwitchError TextFault TimeFloorError TokenFault \
+         NonceLimitsError OpenError OperatorsError OutOfRange PolicyErrors ProtocolError RecordError RevocationError RouterError \
+         SecretFileError ServiceKeyError ServiceKeyMissing SharedOpenError StreamLoss TextFault TimeFloorError TokenFault \
          WindowError code",
     ),
     ("metrics", "Registry Report Telemetry TelemetryError"),

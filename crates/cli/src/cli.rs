@@ -14,7 +14,7 @@ use crate::logging::{self, LogFormat};
 use crate::output::Output;
 use crate::{
     authd, call, completions, config, demo, dev, exporter, gateway, init, keys, man, mcp, ping, pipe, policy, records,
-    serve, server, setup, switch, token, tools, top,
+    revocation, serve, server, setup, token, tools, top,
 };
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
@@ -144,9 +144,9 @@ Examples:
   sealwire policy explain --agent planner --role calc --method math/add"
     )]
     Policy(policy::Policy),
-    Revoke(switch::revoke::Revoke),
-    Restore(switch::restore::Restore),
-    Revocations(switch::revocations::Revocations),
+    Revoke(revocation::revoke::Revoke),
+    Restore(revocation::restore::Restore),
+    Revocations(revocation::revocations::Revocations),
     /// The record of calls: who called which method, with what outcome
     #[command(
         subcommand,

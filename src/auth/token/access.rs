@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::auth::switch::Kind;
+use crate::auth::revocation::Kind;
 
 /// The claims of a token that passed every check.
 ///

@@ -16,7 +16,7 @@ use super::{
     AccessToken, Denylist, KeySet, KeySource, KeySourceStatus, Symmetric, TokenAlgorithm, TokenError, TokenRules,
     TokenType, claims,
 };
-use crate::auth::switch::Switch;
+use crate::auth::revocation::Revocations;
 use crate::auth::{Caller, TokenFacts};
 use crate::jose::sha256;
 use crate::name::Name;
@@ -45,7 +45,7 @@ pub struct TokenVerifier {
     rules: TokenRules,
     keys: Arc<ArcSwap<KeySetGeneration>>,
     denylist: ArcSwap<Denylist>,
-    switch: Arc<Switch>,
+    revocations: Arc<Revocations>,
     verified: Cache<Tail, Arc<VerifiedToken>>,
     fetching: Vec<Fetching>,
 }
@@ -121,7 +121,7 @@ impl TokenVerifier {
             rules: rules.bounded(),
             keys: Arc::new(ArcSwap::from_pointee(KeySetGeneration { set: keys, generation: 0 })),
             denylist: ArcSwap::default(),
-            switch: Arc::default(),
+            revocations: Arc::default(),
             // When full, moka drops an entry or does not store it, which costs one more signature check. A token's contents
             // are kept three times, as text, parsed, and as its caller: some tens of megabytes at the very most.
             verified: Cache::builder()
@@ -135,17 +135,17 @@ impl TokenVerifier {
         }
     }
 
-    /// Also refuses what this switch revokes.
+    /// Also refuses what operators have revoked.
     #[must_use]
-    pub fn with_switch(mut self, switch: Arc<Switch>) -> Self {
-        self.switch = switch;
+    pub fn with_revocations(mut self, revocations: Arc<Revocations>) -> Self {
+        self.revocations = revocations;
         self
     }
 
     /// What operators have revoked.
     #[must_use]
-    pub fn switch(&self) -> &Arc<Switch> {
-        &self.switch
+    pub fn revocations(&self) -> &Arc<Revocations> {
+        &self.revocations
     }
 
     /// Also fetches the keys of these issuers: once now, and from then on in the background as long as this verifier lives. A
@@ -310,7 +310,7 @@ impl TokenVerifier {
     fn validate_now(&self, token: &AccessToken, now_s: u64) -> Result<(), TokenError> {
         claims::validate_times(token, self.rules.leeway_s, now_s)?;
         self.denylist.load().judge(token)?;
-        let revoked = self.switch.revokes(token.names(), now_s);
+        let revoked = self.revocations.revokes(token.names(), now_s);
         revoked.map_or(Ok(()), |kind| Err(TokenError::Revoked(kind.as_str())))
     }
 

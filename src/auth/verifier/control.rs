@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::{AuthError, ShownToken, Staleness, Verifier, VerifyPermit, names_of};
 use crate::auth::Caller;
 use crate::auth::keyring::KeyRecord;
-use crate::auth::switch::{Kind, Switch};
+use crate::auth::revocation::{Kind, Revocations};
 use crate::jose::{b64_digest, sha256};
 use crate::wire::{ControlClaims, ControlEnvelope, ControlOp, ProofError};
 
@@ -104,8 +104,9 @@ impl Verifier {
         let of_caller =
             [began, shown].into_iter().flat_map(|it| names_of(&it.key).into_iter().chain(it.token.token.names()));
         let of_call = method.map(|method| (Kind::Method, method));
-        let all = [Switch::ALL, (Kind::Service, self.service.as_str())].into_iter().chain(of_call).chain(of_caller);
-        self.switch().revokes(all, now_s)
+        let all =
+            [Revocations::ALL, (Kind::Service, self.service.as_str())].into_iter().chain(of_call).chain(of_caller);
+        self.revocations().revokes(all, now_s)
     }
 
     /// Whether a call may go on: the key of the request that `began` it, which also signs or names what is answered, and the token that was

@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::watched::Watched;
-use crate::auth::SwitchConfig;
 
 /// How a service runs on a bus.
 #[derive(Debug)]
@@ -28,8 +27,6 @@ pub struct ServeOptions {
     pub description: String,
     /// Whether `$SRV.STATS` has refusals by agent, which needs the feature `metrics`; no. Whoever may ask learns the agents' names.
     pub tell_agents: bool,
-    /// Where the verifier's switch learns what operators have revoked; without this, one that is configured refuses everything.
-    pub switch: Option<SwitchConfig>,
     /// Files that are read again when they change.
     pub watched: Vec<Watched>,
     /// How often those files are checked; 500 ms.
@@ -50,7 +47,6 @@ impl Default for ServeOptions {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             description: String::new(),
             tell_agents: false,
-            switch: None,
             watched: Vec::new(),
             watch_every: Duration::from_millis(500),
             interrupted: None,

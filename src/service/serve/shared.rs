@@ -128,11 +128,11 @@ impl Shared {
         });
     }
 
-    /// Why messages would be of no use at the moment: the connection, closed files, the switch, and the application.
+    /// Why messages would be of no use at the moment: the connection, closed files, the revocations, and the application.
     pub(super) fn interruptions(&self) -> [Option<String>; 4] {
         let interruptions = self.interruptions.lock().unwrap_or_else(PoisonError::into_inner);
         let by = |interruption| interruptions.get(&interruption).cloned();
-        [by(Interruption::Lost), by(Interruption::Closed), by(Interruption::Blind), by(Interruption::Application)]
+        [by(Interruption::Lost), by(Interruption::Closed), by(Interruption::Stale), by(Interruption::Application)]
     }
 
     /// Whether the connection that takes messages is lost.
@@ -221,7 +221,7 @@ pub(super) enum Interruption {
     /// A file that takes rights away cannot be read.
     Closed,
     /// What operators have revoked is not known.
-    Blind,
+    Stale,
     /// [`ServeOptions::interrupted`](super::ServeOptions::interrupted) says so.
     Application,
 }

@@ -9,7 +9,9 @@ use std::time::SystemTime;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use sealwire::decide::{PolicyStore, Reload};
 use sealwire::internal::LogLimiter;
-use sealwire::internal::auth::{AccessToken, Follower, RevocationKind, Switch, TokenVerifier, Who};
+use sealwire::internal::auth::{
+    AccessToken, FollowerId, RevocationFollower, RevocationKind, Revocations, TokenVerifier,
+};
 use sealwire::internal::policy::TokenRoles;
 use sealwire::internal::wire::{Endpoint, Nonce};
 use sealwire::{Config, Name};
@@ -67,9 +69,9 @@ impl Judge {
     ) -> Result<Self, Failure> {
         let mut services = Vec::new();
         for mut config in configs {
-            if let Some(switch) = &mut config.switch {
+            if let Some(revocation) = &mut config.revocation {
                 // The service may keep its own list beside it.
-                switch.state = switch.state.take().map(|path| path.with_extension("authd.switch"));
+                revocation.state = revocation.state.take().map(|path| path.with_extension("authd.revocation"));
             }
             let endpoint = config.endpoint().or_fail(Exit::Input)?;
             let stamps = stamps(&config);
@@ -92,12 +94,11 @@ impl Judge {
     /// Follows what operators revoke, for each service that does, until it is dropped.
     pub(super) fn follow(&self) -> impl Future<Output = ()> + Send + 'static {
         let follower = |service: &Gated| {
-            let config = service.config.switch.clone()?;
             let instance = format!("authd-{}", Nonce::random().to_text());
-            let who = Who { name: service.endpoint.service().clone(), instance };
-            Some(Follower::new(Arc::clone(service.tokens.switch()), config, who).run(|_| ()))
+            let id = FollowerId { name: service.endpoint.service().clone(), instance };
+            RevocationFollower::new(Arc::clone(service.tokens.revocations()), id).run(|_| ())
         };
-        let all: Vec<_> = self.services.iter().filter_map(follower).collect();
+        let all: Vec<_> = self.services.iter().map(follower).collect();
         async move { drop(futures_util::future::join_all(all).await) }
     }
 
@@ -171,8 +172,8 @@ impl Gated {
         if token.expires_at <= now_s {
             return Err("its access token has expired");
         }
-        let switch = self.tokens.switch();
-        if switch.blind().is_some() {
+        let revocations = self.tokens.revocations();
+        if revocations.stale().is_some() {
             return Err("what is revoked is not known");
         }
         let key = token.cnf.as_ref().and_then(|cnf| cnf.kid.as_deref());
@@ -181,9 +182,9 @@ impl Gated {
         }
         let agent = Name::new(token.owner()).map_err(|_| "its access token names no agent")?;
         let service = (RevocationKind::Service, self.endpoint.service().as_str());
-        let names = [Switch::ALL, service, (RevocationKind::Agent, agent.as_str())];
+        let names = [Revocations::ALL, service, (RevocationKind::Agent, agent.as_str())];
         let names = names.into_iter().chain(key.map(|kid| (RevocationKind::Key, kid)));
-        if switch.revokes(names, now_s).is_some() {
+        if revocations.revokes(names, now_s).is_some() {
             return Err("operators have revoked it");
         }
         Ok(agent)

@@ -14,7 +14,7 @@ use crate::output::Output;
 #[derive(Args)]
 #[command(after_help = "\
 Keep it where no service, agent or broker can read it: whoever has it can revoke
-and restore everything. docs/switch.md says who names the public key.
+and restore everything. docs/revocation.md says who names the public key.
 
 Examples:
   sealwire keys new-operator op-1
@@ -36,7 +36,7 @@ impl NewOperator {
         let (kid, x) = (key.kid(), key.x());
         out.result(&json!({ "file": crate::files::shown(&path), "kid": kid, "x": x }), || {
             format!(
-                "wrote the operator's key to {}\n\nName it in each service ([[switch.operator]]) and operator's file \
+                "wrote the operator's key to {}\n\nName it in each service ([[revocation.operator]]) and operator's file \
                  ([[operator]]):\n  kid = \"{kid}\"\n  x = \"{x}\"",
                 path.display()
             )

@@ -453,7 +453,7 @@ async fn connections_of_one_host_beyond_its_rate_are_denied_at_once() {
     within(SOON, later).await;
 }
 
-/// docs/switch.md: what operators revoke gets no connection, nor does anybody while nothing can be known of it.
+/// docs/revocation.md: what operators revoke gets no connection, nor does anybody while nothing can be known of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_operators_revoke_gets_no_connection() {
     let gate = Gate::new();
@@ -462,12 +462,13 @@ async fn what_operators_revoke_gets_no_connection() {
     let x = run("--json keys new-operator op-1").ok().json()["x"].as_str().unwrap().to_owned();
     let (url, operator) = (bucket.url(), format!("operator = [{{ kid = \"op-1\", x = \"{x}\" }}]"));
     gate.shell.write(
-        "switch.toml",
+        "revocation.toml",
         &format!("environment = \"test\"\n{operator}\ncopy = \"test.copy\"\n[nats]\nurls = [\"{url}\"]\n"),
     );
     run("revocations init --key op-1.json --wait 1s").ok();
     let config = std::fs::read_to_string(gate.site.path("sealwire.toml")).unwrap();
-    let more = format!("{config}\n[switch]\n{operator}\nrefuse_after_s = 2\n[switch.nats]\nurls = [\"{url}\"]\n");
+    let more =
+        format!("{config}\n[revocation]\n{operator}\nrefuse_after_s = 2\n[revocation.nats]\nurls = [\"{url}\"]\n");
     sealwire::internal::files::write_secret(&gate.site.path("sealwire.toml"), &more, true).unwrap();
     let _server = gate.with_callout().await;
     let _authd = gate.authd(&[]).await;

@@ -25,7 +25,7 @@ async fn service_tells_how_it_is_doing_and_why_it_is_not_ready() {
     let ready = at.is_ready(200).await;
     assert_eq!(
         ready.body,
-        "[+]subscribed ok\n[+]connected ok\n[+]policy ok\n[+]guard ok\n[+]files ok\n[+]switch ok\n[+]application ok\nok\n"
+        "[+]subscribed ok\n[+]connected ok\n[+]policy ok\n[+]guard ok\n[+]files ok\n[+]revocation ok\n[+]application ok\nok\n"
     );
     assert_eq!((at.get("/readyz").await.body.as_str(), at.get("/livez").await.body.as_str()), ("ok\n", "ok\n"));
     let samples = at.samples().await;

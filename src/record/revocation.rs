@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A list of revocations that came into force: a line of kind `switch`.
+/// A list of revocations that came into force: a line of kind `revocation`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SwitchRecord {
+pub struct RevocationRecord {
     /// When it came into force here, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// Its number.
@@ -25,7 +25,7 @@ const NAMES: usize = 16;
 /// The most characters of one. Those that are escaped take more bytes.
 const CHARACTERS: usize = 100;
 
-impl SwitchRecord {
+impl RevocationRecord {
     /// As it fits a line.
     #[must_use]
     pub fn within_bounds(mut self) -> Self {
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn the_largest_list_fits_a_line() {
         let names = || vec!["\u{1F600}\"".repeat(300); 300];
-        let line = SwitchRecord {
+        let line = RevocationRecord {
             at_ms: u64::MAX,
             number: u64::MAX,
             digest: "x".repeat(43),
@@ -61,6 +61,6 @@ mod tests {
         };
         let line = line.within_bounds();
         assert_eq!(line.revoked.last().map(String::as_str), Some("and 284 more"));
-        assert!(Chain::new("a").line(Kind::Switch, &line).is_ok_and(|line| line.len() <= MAX_LINE));
+        assert!(Chain::new("a").line(Kind::Revocation, &line).is_ok_and(|line| line.len() <= MAX_LINE));
     }
 }

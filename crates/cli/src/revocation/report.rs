@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sealwire::internal::auth::{Bucket, RevocationList, SwitchReport};
+use sealwire::internal::auth::{Bucket, FollowerReport, RevocationList};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -21,7 +21,7 @@ pub(super) struct Reports(BTreeMap<(String, String), Reported>);
 #[derive(Debug, Serialize)]
 struct Reported {
     #[serde(flatten)]
-    report: SwitchReport,
+    report: FollowerReport,
     /// After how many milliseconds the list was in force there, by the operator's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     after_ms: Option<u64>,
@@ -82,7 +82,7 @@ impl Reports {
     }
 
     fn take(&mut self, payload: &[u8], of: Option<(u64, Instant)>) {
-        let Ok(report) = serde_json::from_slice::<SwitchReport>(payload) else { return };
+        let Ok(report) = serde_json::from_slice::<FollowerReport>(payload) else { return };
         let key = (report.name.to_string(), report.instance.chars().take(64).collect());
         let known = self.0.get(&key).and_then(|known| known.after_ms);
         let has_it = of.filter(|(number, _)| report.number >= *number);
@@ -159,15 +159,15 @@ impl Reports {
 
 impl Reported {
     fn line(&self, number: u64) -> String {
-        let SwitchReport { name, instance, number: has, cut_off, blind, problem, .. } = &self.report;
+        let FollowerReport { name, instance, number: has, cut_off, stale, problem, .. } = &self.report;
         let state = match (self.after_ms, *has >= number) {
             (Some(ms), _) => format!("in force after {ms} ms"),
             (None, true) => "in force".to_owned(),
             (None, false) => format!("NOT IN FORCE: it has list {has}"),
         };
         let cut = if *cut_off > 0 { format!(", {cut_off} calls cut off") } else { String::new() };
-        let blind = if *blind { ", refuses everything" } else { "" };
+        let stale = if *stale { ", refuses everything" } else { "" };
         let problem = problem.as_ref().map(|problem| format!(", {problem}")).unwrap_or_default();
-        format!("{name} {instance}  {state}{cut}{blind}{problem}")
+        format!("{name} {instance}  {state}{cut}{stale}{problem}")
     }
 }

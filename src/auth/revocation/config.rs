@@ -1,5 +1,5 @@
-//! `[switch]`: whose revocations hold, where they are read, and what happens while they cannot be.
-//! Never optional in parts: a switch has operators and a bus.
+//! `[revocation]`: whose revocations hold, where they are read, and what happens while they cannot be.
+//! Never optional in parts: revocations have operators and a bus.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use crate::files::FileTrust;
 use crate::nats::BusConfig;
 use crate::settings::Setting;
 
-/// `[switch]`
+/// `[revocation]`
 #[derive(Debug, Clone, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct SwitchConfig {
+pub struct RevocationConfig {
     /// An operator's public key, as `sealwire keys new-operator` prints it; there may be several.
     pub operator: Vec<OperatorConfig>,
     /// How many of the operators must have signed a list.
@@ -28,16 +28,16 @@ pub struct SwitchConfig {
     /// Whether calls go on, under the last list, however long the bucket is out of sight. At the start, it must be seen all the same,
     /// unless `state` has a list.
     #[serde(default)]
-    pub serve_blind: bool,
+    pub serve_stale: bool,
     /// Where the last list is kept across restarts: a list with a lower number is refused then. A service does not start if anybody else
     /// could write the file or its folder.
-    #[setting(left_out = "`<name>.switch`")]
+    #[setting(left_out = "`<name>.revocation`")]
     pub state: Option<PathBuf>,
     /// The broker, and the login in the account of the bucket, which no agent can reach.
     pub nats: BusConfig,
 }
 
-/// `[[switch.operator]]`
+/// `[[revocation.operator]]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Setting)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -56,13 +56,13 @@ fn usual_refuse_after_s() -> u64 {
     15
 }
 
-impl SwitchConfig {
+impl RevocationConfig {
     /// With paths relative to `folder`, the files of these users, and a state file of this name unless one is given.
     #[must_use]
     pub fn relative_to(mut self, folder: &Path, trust: &FileTrust, name: &str) -> Self {
         self.nats.files = trust.clone();
         self.nats = self.nats.relative_to(folder);
-        self.state = Some(folder.join(self.state.unwrap_or_else(|| format!("{name}.switch").into())));
+        self.state = Some(folder.join(self.state.unwrap_or_else(|| format!("{name}.revocation").into())));
         self
     }
 }

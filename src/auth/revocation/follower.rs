@@ -1,4 +1,4 @@
-//! Keeps a switch up to date: told by the broker at once, and asking the bucket twice a second.
+//! Keeps the list of revocations up to date: told by the broker at once, and asking the bucket twice a second.
 //! Never counts a list as seen that it was merely told of.
 
 use std::sync::Arc;
@@ -8,14 +8,13 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::bucket::{Bucket, BucketError, BucketSubjects};
-use super::config::SwitchConfig;
-use super::{Applied, Offered, Switch};
+use super::{ListChange, ListVerdict, Revocations};
 use crate::name::{Name, shown};
 use crate::nats::Message;
 
 /// Who follows.
 #[derive(Debug, Clone)]
-pub struct Who {
+pub struct FollowerId {
     /// The service's or gateway's name.
     pub name: Name,
     /// The replica.
@@ -24,7 +23,7 @@ pub struct Who {
 
 /// What one follower says about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SwitchReport {
+pub struct FollowerReport {
     /// The service's or gateway's name.
     pub name: Name,
     /// The replica.
@@ -39,7 +38,7 @@ pub struct SwitchReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_ago_ms: Option<u64>,
     /// Whether everything is refused because the bucket is out of sight.
-    pub blind: bool,
+    pub stale: bool,
     /// What is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -47,21 +46,20 @@ pub struct SwitchReport {
 
 /// What a follower tells its program.
 #[derive(Debug)]
-pub enum Change<'c> {
+pub enum RevocationEvent<'c> {
     /// A list is in force. What runs and is revoked is to be ended before this returns, as far as it can be.
-    Applied(&'c Applied),
+    NewList(&'c ListChange),
     /// Why everything is refused, or that it no longer is.
-    Blind(Option<String>),
+    Stale(Option<&'static str>),
 }
 
-/// Follows the bucket for one switch.
+/// Follows the bucket, for one [`Revocations`].
 #[derive(Debug)]
-pub struct Follower {
-    switch: Arc<Switch>,
-    config: SwitchConfig,
-    who: Who,
+pub struct RevocationFollower {
+    revocations: Arc<Revocations>,
+    id: FollowerId,
     problem: Option<String>,
-    blind: Option<Option<String>>,
+    stale: Option<Option<&'static str>>,
 }
 
 /// How often the bucket is asked: twice within the second in which a revocation is to be in force, should the broker's word get lost.
@@ -69,22 +67,23 @@ const ASK_EVERY: Duration = Duration::from_millis(400);
 /// How long to wait before connecting again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-impl Follower {
-    /// Of this switch.
+impl RevocationFollower {
+    /// Of these.
     #[must_use]
-    pub fn new(switch: Arc<Switch>, config: SwitchConfig, who: Who) -> Self {
-        Self { switch, config, who, problem: None, blind: None }
+    pub fn new(revocations: Arc<Revocations>, id: FollowerId) -> Self {
+        Self { revocations, id, problem: None, stale: None }
     }
 
-    /// Follows until it is dropped; ends at once if the switch has no configuration.
-    pub async fn run(mut self, tell: impl Fn(Change<'_>)) {
-        let Some(environment) = self.switch.environment().cloned() else { return };
-        let subjects = BucketSubjects::of(&environment);
-        let shown = format!("sealwire-switch {environment}/{} {}", self.who.name, self.who.instance);
+    /// Follows until it is dropped; ends at once without a configuration.
+    pub async fn run(mut self, tell: impl Fn(RevocationEvent<'_>)) {
+        let revocations = Arc::clone(&self.revocations);
+        let Some((environment, config)) = revocations.source() else { return };
+        let subjects = BucketSubjects::of(environment);
+        let shown = format!("sealwire-revocation {environment}/{} {}", self.id.name, self.id.instance);
         loop {
             let listens = vec![subjects.told(), subjects.ask()];
-            let name = self.who.name.clone();
-            let open = Bucket::open(&self.config.nats, &environment, (name.as_str(), &shown), listens);
+            let name = self.id.name.clone();
+            let open = Bucket::open(&config.nats, environment, (name.as_str(), &shown), listens);
             match open.await {
                 Ok(bucket) => self.follow(bucket, &tell).await,
                 Err(error) => self.is_wrong(Some(error.to_string())),
@@ -94,7 +93,7 @@ impl Follower {
         }
     }
 
-    async fn follow(&mut self, mut bucket: Bucket, tell: &impl Fn(Change<'_>)) {
+    async fn follow(&mut self, mut bucket: Bucket, tell: &impl Fn(RevocationEvent<'_>)) {
         let mut ticks = interval(ASK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -111,22 +110,22 @@ impl Follower {
         }
     }
 
-    async fn heard(&mut self, bucket: &mut Bucket, message: &Message, tell: &impl Fn(Change<'_>)) {
+    async fn heard(&mut self, bucket: &mut Bucket, message: &Message, tell: &impl Fn(RevocationEvent<'_>)) {
         if message.subject == bucket.subjects().ask() {
             self.report(bucket).await;
         } else if message.subject == bucket.subjects().told() {
-            if let Offered::Applied(applied) = self.switch.offer(&message.payload) {
-                self.applied(bucket, &applied, tell).await;
+            if let ListVerdict::Newer(change) = self.revocations.offer(&message.payload) {
+                self.put_in_force(bucket, &change, tell).await;
             }
         } else if let Some((asked, answer)) = bucket.answered(message) {
             match answer {
-                Ok(Some(stored)) => match self.switch.offer(&stored.text) {
-                    Offered::Same => self.saw(asked),
-                    Offered::Applied(applied) => {
+                Ok(Some(stored)) => match self.revocations.offer(&stored.text) {
+                    ListVerdict::Current => self.saw(asked),
+                    ListVerdict::Newer(change) => {
                         self.saw(asked);
-                        self.applied(bucket, &applied, tell).await;
+                        self.put_in_force(bucket, &change, tell).await;
                     }
-                    Offered::Refused(reason) => self.is_wrong(Some(reason)),
+                    ListVerdict::Invalid(reason) => self.is_wrong(Some(reason)),
                 },
                 Ok(None) => {
                     let nothing =
@@ -141,23 +140,23 @@ impl Follower {
         }
     }
 
-    async fn applied(&mut self, bucket: &Bucket, applied: &Applied, tell: &impl Fn(Change<'_>)) {
-        let Applied { number, revoked, restored, signers, .. } = applied;
+    async fn put_in_force(&mut self, bucket: &Bucket, change: &ListChange, tell: &impl Fn(RevocationEvent<'_>)) {
+        let ListChange { number, revoked, restored, signers, .. } = change;
         tracing::warn!(
-            target: "sealwire::switch",
+            target: "sealwire::revocation",
             number,
             revoked = revoked.join(", "),
             restored = restored.join(", "),
             signers = signers.iter().map(|signer| shown(signer)).collect::<Vec<_>>().join(", "),
             "a list of revocations is in force"
         );
-        tell(Change::Applied(applied));
+        tell(RevocationEvent::NewList(change));
         self.report(bucket).await;
-        let (switch, trust) = (Arc::clone(&self.switch), self.config.nats.files.clone());
-        let kept = tokio::task::spawn_blocking(move || switch.keep(&trust)).await;
+        let revocations = Arc::clone(&self.revocations);
+        let kept = tokio::task::spawn_blocking(move || revocations.keep()).await;
         if let Ok(Err(error)) = kept {
             tracing::error!(
-                target: "sealwire::switch",
+                target: "sealwire::revocation",
                 %error,
                 "the list of revocations is in force and could not be kept: after a restart, an older one could be shown to this replica"
             );
@@ -165,17 +164,17 @@ impl Follower {
     }
 
     async fn report(&self, bucket: &Bucket) {
-        let (number, digest) = self.switch.in_force();
-        let Who { name, instance, .. } = self.who.clone();
+        let (number, digest) = self.revocations.in_force();
+        let FollowerId { name, instance, .. } = self.id.clone();
         let subject = bucket.subjects().report(name.as_str(), &instance);
-        let report = SwitchReport {
+        let report = FollowerReport {
             name,
             instance,
             number,
             digest,
-            cut_off: self.switch.cut.load(std::sync::atomic::Ordering::Relaxed),
-            seen_ago_ms: self.switch.seen_ago_ms(),
-            blind: self.switch.is_blind(),
+            cut_off: self.revocations.cut.load(std::sync::atomic::Ordering::Relaxed),
+            seen_ago_ms: self.revocations.seen_ago_ms(),
+            stale: self.revocations.stale().is_some(),
             problem: self.problem.clone(),
         };
         let payload = serde_json::to_vec(&report).unwrap_or_default();
@@ -184,7 +183,7 @@ impl Follower {
     }
 
     fn saw(&mut self, asked: Instant) {
-        self.switch.saw(asked);
+        self.revocations.saw(asked);
         self.is_wrong(None);
     }
 
@@ -195,21 +194,21 @@ impl Follower {
         }
         match &problem {
             Some(problem) => {
-                tracing::error!(target: "sealwire::switch", problem, "what is revoked cannot be confirmed")
+                tracing::error!(target: "sealwire::revocation", problem, "what is revoked cannot be confirmed")
             }
-            None => tracing::info!(target: "sealwire::switch", "what is revoked is known again"),
+            None => tracing::info!(target: "sealwire::revocation", "what is revoked is known again"),
         }
         self.problem = problem;
     }
 
-    fn look(&mut self, tell: &impl Fn(Change<'_>)) {
-        let blind = self.switch.blind();
-        if self.blind.as_ref() != Some(&blind) {
-            if let Some(reason) = &blind {
-                tracing::warn!(target: "sealwire::switch", reason, "every call is refused");
+    fn look(&mut self, tell: &impl Fn(RevocationEvent<'_>)) {
+        let stale = self.revocations.stale();
+        if self.stale.as_ref() != Some(&stale) {
+            if let Some(reason) = stale {
+                tracing::warn!(target: "sealwire::revocation", reason, "every call is refused");
             }
-            tell(Change::Blind(blind.clone()));
-            self.blind = Some(blind);
+            tell(RevocationEvent::Stale(stale));
+            self.stale = Some(stale);
         }
     }
 }

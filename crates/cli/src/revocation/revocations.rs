@@ -8,7 +8,7 @@ use sealwire::internal::auth::{Revocation, RevocationList, SignedList};
 use sealwire::{Clock as _, SystemClock};
 use serde_json::json;
 
-use super::act::{act, enough, put, sign};
+use super::act::{act, draft, enough, put, sign};
 use super::desk::{Desk, Latest, failed};
 use super::report::Reports;
 use super::{CONFIG, Signing};
@@ -165,8 +165,8 @@ impl Sign {
         let shown = self.file.display().to_string();
         let missing = || Failure::input(format!("`{shown}` is not there"));
         let text = read_if_there(&self.file)?.ok_or_else(missing)?;
-        let draft = SignedList::parse(text.as_bytes()).or_fail(Exit::Input)?;
-        let list = draft.unverified().or_fail(Exit::Input)?;
+        let unfinished = SignedList::parse(text.as_bytes()).or_fail(Exit::Input)?;
+        let list = unfinished.unverified().or_fail(Exit::Input)?;
         block_on(async {
             let mut bucket = desk.connect().await?;
             let latest = desk.latest(&mut bucket).await?;
@@ -183,10 +183,9 @@ impl Sign {
             for (what, entries) in [("revokes", list.beyond(&latest.list)), ("restores", latest.list.beyond(&list))] {
                 entries.iter().for_each(|entry| out.note(&format!("{what} {entry}")));
             }
-            let signed = sign(draft, &keys);
+            let signed = sign(unfinished, &keys);
             if let Some(path) = &self.signing.draft {
-                crate::files::write_public(path, &signed.to_text().or_fail(Exit::Input)?)?;
-                return Ok(Exit::Ok);
+                return draft(path, &signed, out);
             }
             enough(&desk, &signed)?;
             let overtaken =

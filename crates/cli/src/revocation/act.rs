@@ -49,7 +49,7 @@ pub(super) fn sign(list: SignedList, keys: &[OperatorKey]) -> SignedList {
 }
 
 /// Writes a list that another operator is to sign, too.
-fn draft(path: &Path, signed: &SignedList, out: &Output) -> Result<Exit, Failure> {
+pub(super) fn draft(path: &Path, signed: &SignedList, out: &Output) -> Result<Exit, Failure> {
     write_public(path, &signed.to_text().or_fail(Exit::Input)?)?;
     let shown = path.display().to_string();
     out.result(&json!({ "draft": shown, "signers": signed.signers() }), || {
@@ -62,7 +62,7 @@ fn draft(path: &Path, signed: &SignedList, out: &Output) -> Result<Exit, Failure
 
 /// Whether enough operators have signed.
 pub(super) fn enough(desk: &Desk, signed: &SignedList) -> Result<(), Failure> {
-    desk.operators.verify(signed).map(drop).map_err(|error| {
+    desk.operators.check(signed, &desk.environment).map(drop).map_err(|error| {
         let failure = Failure::of(Exit::Input, &error);
         match error {
             SignedListError::Signatures { .. } => {

@@ -1,4 +1,4 @@
-//! The switch: `sealwire revoke`, `restore` and `revocations`.
+//! Revocations by operators: `sealwire revoke`, `restore` and `revocations`.
 //! Never signs a list on top of one that it could not verify.
 
 mod act;
@@ -43,7 +43,7 @@ struct Waiting {
     wait: Duration,
 }
 
-const CONFIG: &str = "switch.toml";
+const CONFIG: &str = "revocation.toml";
 
 fn expected(text: &str) -> Result<(Name, usize), String> {
     let wrong = || "write SERVICE=N, such as math=3".to_owned();

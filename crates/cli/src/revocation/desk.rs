@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sealwire::configure::OperatorConfig;
 use sealwire::internal::auth::{
-    Bucket, BucketError, BucketSubjects, OperatorKey, Operators, RevocationList, SignedList, Stored,
+    Bucket, BucketError, BucketSubjects, OperatorKey, Operators, RevocationList, SignedList,
 };
 use sealwire::internal::files::{read_public, read_secret, write_public};
 use sealwire::{BusConfig, Name};
@@ -89,7 +89,7 @@ impl Desk {
     /// Connects, and listens to reports.
     pub(super) async fn connect(&self) -> Result<Bucket, Failure> {
         let reports = BucketSubjects::of(&self.environment).report("*", "*");
-        let shown = format!("sealwire-switch {} operator", self.environment);
+        let shown = format!("sealwire-revocation {} operator", self.environment);
         Bucket::open(&self.nats, &self.environment, ("operator", &shown), vec![reports])
             .await
             .map_err(|error| failed(&error))
@@ -99,9 +99,9 @@ impl Desk {
     pub(super) async fn latest(&self, bucket: &mut Bucket) -> Result<Latest, Failure> {
         let stored = bucket.read().await.map_err(|error| failed(&error))?;
         let sequence = stored.as_ref().map(|stored| stored.sequence);
-        let (held, problem) = match stored.map(|stored| self.verified(&stored)) {
+        let (held, problem) = match stored.map(|stored| self.operators.verify(&stored.text, &self.environment)) {
             None => (None, Some("the bucket is empty".to_owned())),
-            Some(Err(reason)) => (None, Some(format!("what the bucket holds has no effect: {reason}"))),
+            Some(Err(error)) => (None, Some(format!("what the bucket holds has no effect: {error}"))),
             Some(Ok(held)) => (Some(held), None),
         };
         let kept = self.kept()?;
@@ -123,21 +123,10 @@ impl Desk {
         Ok(Latest { list, signed, sequence, problem })
     }
 
-    fn verified(&self, stored: &Stored) -> Result<(RevocationList, SignedList), String> {
-        let signed = SignedList::parse(&stored.text).map_err(|error| error.to_string())?;
-        let list = self.operators.verify(&signed).map_err(|error| error.to_string())?;
-        if list.environment == self.environment {
-            Ok((list, signed))
-        } else {
-            Err(format!("it is a list of the environment {}", list.environment))
-        }
-    }
-
     fn kept(&self) -> Result<Option<(RevocationList, SignedList)>, Failure> {
         let Some(text) = read_if_there(&self.copy)? else { return Ok(None) };
-        let stored = Stored { sequence: 0, text: text.into_bytes() };
-        let wrong = |reason| Failure::input(format!("`{}`: {reason}", self.copy.display()));
-        self.verified(&stored).map(Some).map_err(wrong)
+        let wrong = |error| Failure::input(format!("`{}`: {error}", self.copy.display()));
+        self.operators.verify(text.as_bytes(), &self.environment).map(Some).map_err(wrong)
     }
 
     /// Keeps a list that is in the bucket now.

@@ -1,4 +1,4 @@
-//! The switch: what operators have revoked, signed by them and taken from a bucket that no agent can reach.
+//! What operators have revoked, signed by them and taken from a bucket that no agent can reach.
 //! Never lifts a revocation unless operators have signed a newer list without it.
 
 mod bucket;
@@ -12,15 +12,14 @@ use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use bucket::{Bucket, BucketError, BucketSubjects, Stored};
-pub use config::{OperatorConfig, SwitchConfig};
-pub use follower::{Change, Follower, SwitchReport, Who};
+pub use config::{OperatorConfig, RevocationConfig};
+pub use follower::{FollowerId, FollowerReport, RevocationEvent, RevocationFollower};
 pub use list::{EVERYTHING, Kind, ListError, MAX_NAME, MAX_REASON, MAX_REVOCATIONS, Revocation, RevocationList};
 pub use signed::{
     MAX_LIST_BYTES, OperatorKey, OperatorKeyError, Operators, OperatorsError, SignedList, SignedListError,
@@ -32,10 +31,10 @@ use list::InForce;
 
 /// What is revoked now, for whoever lets callers in: services, gateways, a broker's login. Without a configuration, nothing is.
 ///
-/// Only [`Follower`] changes it. Asking it costs no lock.
-pub struct Switch {
+/// Only [`RevocationFollower`] changes it. Asking it costs no lock.
+pub struct Revocations {
     source: Option<Source>,
-    held: ArcSwap<Held>,
+    current: ArcSwap<CurrentList>,
     changed: watch::Sender<u64>,
     /// When the bucket was last seen to hold the list in force, in milliseconds after `born`; 0 for never.
     seen_ms: AtomicU64,
@@ -48,7 +47,7 @@ pub struct Switch {
 struct Source {
     environment: Name,
     operators: Operators,
-    refuse_after: Option<Duration>,
+    config: RevocationConfig,
     state: PathBuf,
     /// Whether the state file had a list at the start.
     had_state: bool,
@@ -56,16 +55,16 @@ struct Source {
 
 /// The list in force.
 #[derive(Default)]
-struct Held {
+struct CurrentList {
     list: Option<RevocationList>,
     text: String,
     digest: String,
     force: InForce,
 }
 
-/// A list that has just come into force.
+/// What a list that has just come into force changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
+pub struct ListChange {
     /// Its number.
     pub number: u64,
     /// Its digest.
@@ -80,19 +79,19 @@ pub struct Applied {
 
 /// What became of a list that was offered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Offered {
+pub enum ListVerdict {
     /// It is the one in force.
-    Same,
+    Current,
     /// It is in force now.
-    Applied(Applied),
+    Newer(ListChange),
     /// It has no effect, for this reason.
-    Refused(String),
+    Invalid(String),
 }
 
-/// Why there is no switch.
+/// Why it cannot be known what is revoked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SwitchError {
+pub enum RevocationError {
     /// Whose signatures count.
     #[error(transparent)]
     Operators(#[from] OperatorsError),
@@ -112,11 +111,11 @@ pub enum SwitchError {
     },
 }
 
-impl Default for Switch {
+impl Default for Revocations {
     fn default() -> Self {
         Self {
             source: None,
-            held: ArcSwap::default(),
+            current: ArcSwap::default(),
             changed: watch::Sender::new(0),
             seen_ms: AtomicU64::new(0),
             born: Instant::now(),
@@ -125,46 +124,44 @@ impl Default for Switch {
     }
 }
 
-impl Switch {
-    /// The switch of this configuration, with the list of its state file, if there is one. Until a [`Follower`] has seen the bucket,
+impl Revocations {
+    /// Of this configuration, with the list of its state file, if there is one. Until a [`RevocationFollower`] has seen the bucket,
     /// everything is to be refused.
     ///
     /// # Errors
-    /// [`SwitchError`]; the operator is to blame.
-    pub fn open(config: &SwitchConfig, environment: &Name, trust: &FileTrust) -> Result<Self, SwitchError> {
+    /// [`RevocationError`]; the operator is to blame.
+    pub fn open(config: &RevocationConfig, environment: &Name, trust: &FileTrust) -> Result<Self, RevocationError> {
         let operators = Operators::new(&config.operator, config.signatures)?;
-        let state = config.state.clone().unwrap_or_else(|| "sealwire.switch".into());
-        let held = read_state(&state, environment, &operators, trust)?;
-        let had_state = held.list.is_some();
-        let refuse_after = (!config.serve_blind).then(|| Duration::from_secs(config.refuse_after_s));
-        let source = Source { environment: environment.clone(), operators, refuse_after, state, had_state };
-        Ok(Self { source: Some(source), held: ArcSwap::from_pointee(held), ..Self::default() })
+        let state = config.state.clone().unwrap_or_else(|| "sealwire.revocation".into());
+        let current = read_state(&state, environment, &operators, trust)?;
+        let had_state = current.list.is_some();
+        let source = Source { environment: environment.clone(), operators, config: config.clone(), state, had_state };
+        Ok(Self { source: Some(source), current: ArcSwap::from_pointee(current), ..Self::default() })
     }
 
     /// The first of these names that is revoked at `now_s` (seconds since the Unix epoch). Who asks for somebody in general begins with
-    /// [`Switch::ALL`]: that everything is revoked revokes nobody in particular.
+    /// [`Revocations::ALL`]: that everything is revoked revokes nobody in particular.
     #[must_use]
     pub fn revokes<'n>(&self, names: impl IntoIterator<Item = (Kind, &'n str)>, now_s: u64) -> Option<Kind> {
-        let held = self.held.load();
-        if held.force.is_empty() {
+        let current = self.current.load();
+        if current.force.is_empty() {
             return None;
         }
-        names.into_iter().find(|(kind, name)| held.force.has(*kind, name, now_s)).map(|(kind, _)| kind)
+        names.into_iter().find(|(kind, name)| current.force.has(*kind, name, now_s)).map(|(kind, _)| kind)
     }
 
     /// What is revoked if everything is.
     pub const ALL: (Kind, &'static str) = (Kind::Everything, EVERYTHING);
 
-    /// Whose lists it takes; `None` without a configuration.
-    #[must_use]
-    pub fn environment(&self) -> Option<&Name> {
-        self.source.as_ref().map(|source| &source.environment)
+    /// Whose lists it takes, and how it learns of them; `None` without a configuration.
+    pub(super) fn source(&self) -> Option<(&Name, &RevocationConfig)> {
+        self.source.as_ref().map(|source| (&source.environment, &source.config))
     }
 
     /// Whether anything is revoked at all, or was until it ended by itself.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.held.load().force.is_empty()
+        self.current.load().force.is_empty()
     }
 
     /// Completes once `is_revoked` is true. Without a configuration, never.
@@ -183,23 +180,17 @@ impl Switch {
 
     /// Why everything is to be refused: what is revoked by now is not known. `None` if it is.
     #[must_use]
-    pub fn blind(&self) -> Option<String> {
+    pub fn stale(&self) -> Option<&'static str> {
         let source = self.source.as_ref()?;
         let seen_ms = self.seen_ms.load(Ordering::SeqCst);
         if seen_ms == 0 {
             // Without a bound, the list of the state file is good enough.
-            let is_known = source.refuse_after.is_none() && source.had_state;
-            return (!is_known).then(|| "the bucket of revocations has not been seen yet".to_owned());
+            let is_known = source.config.serve_stale && source.had_state;
+            return (!is_known).then_some("the bucket of revocations has not been seen yet");
         }
         let ago = self.now_ms().saturating_sub(seen_ms);
-        let is_over = source.refuse_after.is_some_and(|bound| Duration::from_millis(ago) > bound);
-        is_over.then(|| "the bucket of revocations has been out of sight for too long".to_owned())
-    }
-
-    /// As [`Switch::blind`], without the words.
-    #[must_use]
-    pub fn is_blind(&self) -> bool {
-        self.source.is_some() && self.blind().is_some()
+        let is_over = !source.config.serve_stale && ago > source.config.refuse_after_s.saturating_mul(1_000);
+        is_over.then_some("the bucket of revocations has been out of sight for too long")
     }
 
     /// Counts a call that was ended because of the list in force.
@@ -210,47 +201,46 @@ impl Switch {
     /// The number and the digest of the list in force; 0 if there is none yet.
     #[must_use]
     pub fn in_force(&self) -> (u64, String) {
-        let held = self.held.load();
-        (held.list.as_ref().map_or(0, |list| list.number), held.digest.clone())
+        let current = self.current.load();
+        (current.number(), current.digest.clone())
     }
 
     /// Takes a list if it is newer than the one in force, of this environment, and signed.
-    pub fn offer(&self, text: &[u8]) -> Offered {
-        let Some(source) = &self.source else { return Offered::Refused("there is no switch".to_owned()) };
-        let held = self.held.load();
-        if text == held.text.as_bytes() && held.list.is_some() {
-            return Offered::Same;
+    pub fn offer(&self, text: &[u8]) -> ListVerdict {
+        let Some(source) = &self.source else { return ListVerdict::Invalid("no revocations are followed".to_owned()) };
+        let current = self.current.load();
+        if text == current.text.as_bytes() && current.list.is_some() {
+            return ListVerdict::Current;
         }
-        let new = match Held::new(text, source) {
-            Ok(new) => new,
-            Err(reason) => return Offered::Refused(reason),
+        let (list, signed) = match source.operators.verify(text, &source.environment) {
+            Ok(verified) => verified,
+            Err(error) => return ListVerdict::Invalid(error.to_string()),
         };
-        let (Some(list), last) = (&new.list, held.list.as_ref()) else { return Offered::Same };
-        let number = last.map_or(0, |last| last.number);
-        if list.number == number && new.digest == held.digest {
+        let (number, digest) = (current.number(), signed.digest());
+        if list.number == number && digest == current.digest {
             // The same list with other signatures.
-            return Offered::Same;
+            return ListVerdict::Current;
         }
         if list.number <= number {
-            return Offered::Refused(format!(
+            return ListVerdict::Invalid(format!(
                 "the bucket holds list {}, and list {number} was seen before: somebody has put back an old one, or two operators have \
                  signed at once. Sign the next one: `sealwire revocations renew`",
                 list.number
             ));
         }
         let nothing = RevocationList { revoked: Vec::new(), ..list.clone() };
-        let last = last.unwrap_or(&nothing);
-        let applied = Applied {
+        let last = current.list.as_ref().unwrap_or(&nothing);
+        let change = ListChange {
             number: list.number,
-            digest: new.digest.clone(),
-            signers: SignedList::parse(text).map(|signed| signed.signers()).unwrap_or_default(),
+            digest,
+            signers: signed.signers(),
             revoked: list.beyond(last),
-            restored: last.beyond(list),
+            restored: last.beyond(&list),
         };
-        self.held.store(Arc::new(new));
+        self.current.store(Arc::new(CurrentList::new(list, &signed, text)));
         self.cut.store(0, Ordering::Relaxed);
         self.changed.send_modify(|count| *count += 1);
-        Offered::Applied(applied)
+        ListVerdict::Newer(change)
     }
 
     /// The bucket was seen to hold the list in force, by a question that was asked then.
@@ -273,49 +263,50 @@ impl Switch {
     ///
     /// # Errors
     /// [`SecretFileError`]; the list is in force all the same.
-    fn keep(&self, trust: &FileTrust) -> Result<(), SecretFileError> {
+    fn keep(&self) -> Result<(), SecretFileError> {
         let Some(source) = &self.source else { return Ok(()) };
-        let held = self.held.load();
-        let kept = read_state(&source.state, &source.environment, &source.operators, trust);
-        let number = |held: &Held| held.list.as_ref().map_or(0, |list| list.number);
-        if kept.is_ok_and(|kept| number(&kept) >= number(&held)) {
+        let current = self.current.load();
+        let kept = read_state(&source.state, &source.environment, &source.operators, &source.config.nats.files);
+        if kept.is_ok_and(|kept| kept.number() >= current.number()) {
             return Ok(());
         }
-        write_secret(&source.state, &held.text, true)
+        write_secret(&source.state, &current.text, true)
     }
 }
 
-impl Held {
-    fn new(text: &[u8], source: &Source) -> Result<Self, String> {
-        Self::verified(text, &source.environment, &source.operators)
+impl CurrentList {
+    fn new(list: RevocationList, signed: &SignedList, text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text).into_owned();
+        Self { force: InForce::new(&list), digest: signed.digest(), list: Some(list), text }
     }
 
-    fn verified(text: &[u8], environment: &Name, operators: &Operators) -> Result<Self, String> {
-        let signed = SignedList::parse(text).map_err(|error| error.to_string())?;
-        let list = operators.verify(&signed).map_err(|error| error.to_string())?;
-        if list.environment != *environment {
-            return Err(format!("a list of the environment {}, and this is {environment}", list.environment));
-        }
-        let text = String::from_utf8_lossy(text).into_owned();
-        Ok(Self { force: InForce::new(&list), digest: signed.digest(), list: Some(list), text })
+    fn number(&self) -> u64 {
+        self.list.as_ref().map_or(0, |list| list.number)
     }
 }
 
 /// The list that was kept; none at the first start.
-fn read_state(path: &Path, environment: &Name, operators: &Operators, trust: &FileTrust) -> Result<Held, SwitchError> {
+fn read_state(
+    path: &Path,
+    environment: &Name,
+    operators: &Operators,
+    trust: &FileTrust,
+) -> Result<CurrentList, RevocationError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Folder::open(folder, Some(trust))?;
     match read_trusted(path, Content::Public, trust) {
-        Ok(text) => Held::verified(text.as_bytes(), environment, operators)
-            .map_err(|reason| SwitchError::State { path: path.to_owned(), reason }),
-        Err(error) if error.is_missing() => Ok(Held::default()),
+        Ok(text) => match operators.verify(text.as_bytes(), environment) {
+            Ok((list, signed)) => Ok(CurrentList::new(list, &signed, text.as_bytes())),
+            Err(error) => Err(RevocationError::State { path: path.to_owned(), reason: error.to_string() }),
+        },
+        Err(error) if error.is_missing() => Ok(CurrentList::default()),
         Err(error) => Err(error.into()),
     }
 }
 
-impl fmt::Debug for Switch {
+impl fmt::Debug for Revocations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Switch")
+        f.debug_struct("Revocations")
             .field("is_configured", &self.source.is_some())
             .field("number", &self.in_force().0)
             .finish_non_exhaustive()

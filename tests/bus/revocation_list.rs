@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt as _, stream};
 use sealwire::errors::code;
 use sealwire::internal::auth::{
-    Bucket, BucketSubjects, OperatorKey, Revocation, RevocationKind as Kind, RevocationList, SignedList, SwitchReport,
+    Bucket, BucketSubjects, FollowerReport, OperatorKey, Revocation, RevocationKind as Kind, RevocationList, SignedList,
 };
 use sealwire::serve::State;
 use sealwire::{
@@ -37,10 +37,10 @@ impl Operator {
         operator
     }
 
-    /// `[switch]` of a service that believes this operator.
+    /// `[revocation]` of a service that believes this operator.
     fn section(&self, url: &str, more: &str) -> String {
         format!(
-            "[switch]\noperator = [{{ kid = \"op-1\", x = \"{}\" }}]\nrefuse_after_s = 2\n[switch.nats]\nurls = [\"{url}\"]\n{more}",
+            "[revocation]\noperator = [{{ kid = \"op-1\", x = \"{}\" }}]\nrefuse_after_s = 2\n[revocation.nats]\nurls = [\"{url}\"]\n{more}",
             self.key.x()
         )
     }
@@ -66,9 +66,9 @@ impl Operator {
     }
 
     /// Waits until so many replicas report the present list; how long each took.
-    async fn in_force(&mut self, replicas: usize) -> Vec<(Duration, SwitchReport)> {
+    async fn in_force(&mut self, replicas: usize) -> Vec<(Duration, FollowerReport)> {
         let (began, number, ask) = (self.began, self.list.number, self.bucket.subjects().ask());
-        let mut reports: Vec<(Duration, SwitchReport)> = Vec::new();
+        let mut reports: Vec<(Duration, FollowerReport)> = Vec::new();
         let all = async {
             while reports.len() < replicas {
                 // A report that came before we listened is asked for again.
@@ -76,7 +76,7 @@ impl Operator {
                     self.bucket.publish(&ask, b"").await.unwrap();
                     continue;
                 };
-                let report: SwitchReport = serde_json::from_slice(&message.unwrap().payload).unwrap();
+                let report: FollowerReport = serde_json::from_slice(&message.unwrap().payload).unwrap();
                 if report.number == number && !reports.iter().any(|(_, known)| known.instance == report.instance) {
                     reports.push((began.elapsed(), report));
                 }
@@ -285,10 +285,10 @@ async fn a_replica_that_cannot_see_the_bucket_refuses_and_recovers() {
     served.stop().await.unwrap();
 }
 
-/// At a broker with the accounts of docs/switch.md, a service's login at the bucket is stolen.
+/// At a broker with the accounts of docs/revocation.md, a service's login at the bucket is stolen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stolen_login_of_a_service_cannot_write_the_bucket() {
-    let page = std::fs::read_to_string(sealwire_testkit::root().join("docs/switch.md")).unwrap();
+    let page = std::fs::read_to_string(sealwire_testkit::root().join("docs/revocation.md")).unwrap();
     let accounts = page.split("```conf\n").nth(1).unwrap().split("```").next().unwrap();
     let accounts = accounts.replace("prod", "test").replace("math", "site").replace("…", "secret");
     let accounts = accounts.replacen('{', "{ AGENTS { users: [{ user: all, password: all }] }", 1);

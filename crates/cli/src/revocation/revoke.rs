@@ -15,7 +15,7 @@ use crate::when;
 /// Revoke an agent, a key, a token, a subject, a method, a service, or everything, within a second
 ///
 /// Signs the next list of revocations and writes it to the bucket that every replica of a service follows. Running calls and streams of
-/// what is revoked are ended. Waits for reports and says what holds where, after how long. docs/switch.md is the runbook.
+/// what is revoked are ended. Waits for reports and says what holds where, after how long. docs/revocation.md is the runbook.
 #[derive(Args)]
 #[command(
     group(ArgGroup::new("end").multiple(false).args(["until", "during"])),

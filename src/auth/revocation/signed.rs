@@ -14,6 +14,7 @@ use super::list::{ListError, RevocationList};
 use crate::fault;
 use crate::files::{Content, FileTrust, SecretFileError, read_trusted, write_secret};
 use crate::jose::{b64, sha256_b64, unb64};
+use crate::name::Name;
 use crate::settings::Setting;
 use crate::wire::{Ed25519Public, KeyError, random_bytes};
 
@@ -42,6 +43,14 @@ pub enum SignedListError {
         found: usize,
         /// How many are needed.
         wanted: usize,
+    },
+    /// It is of another environment.
+    #[error("a list of the environment {list}, and this is {here}")]
+    Environment {
+        /// The list's.
+        list: Name,
+        /// Ours.
+        here: Name,
     },
     /// What it says cannot be.
     #[error(transparent)]
@@ -185,11 +194,21 @@ impl Operators {
         Ok(Self { keys: known, wanted })
     }
 
-    /// What enough of them have signed.
+    /// What enough of them have signed for this environment: the list of this text.
     ///
     /// # Errors
     /// [`SignedListError`].
-    pub fn verify(&self, signed: &SignedList) -> Result<RevocationList, SignedListError> {
+    pub fn verify(&self, text: &[u8], environment: &Name) -> Result<(RevocationList, SignedList), SignedListError> {
+        let signed = SignedList::parse(text)?;
+        let list = self.check(&signed, environment)?;
+        Ok((list, signed))
+    }
+
+    /// As [`Operators::verify`], of a list that is not stored yet.
+    ///
+    /// # Errors
+    /// [`SignedListError`].
+    pub fn check(&self, signed: &SignedList, environment: &Name) -> Result<RevocationList, SignedListError> {
         let input = signed.input();
         // Each operator counts once, however often a signature is repeated.
         let holds = |(kid, key): &&(String, Ed25519Public)| {
@@ -202,13 +221,12 @@ impl Operators {
         if found < self.wanted {
             return Err(SignedListError::Signatures { found, wanted: self.wanted });
         }
-        signed.unverified()
-    }
-
-    /// How many must sign.
-    #[must_use]
-    pub fn wanted(&self) -> usize {
-        self.wanted
+        let list = signed.unverified()?;
+        if list.environment == *environment {
+            Ok(list)
+        } else {
+            Err(SignedListError::Environment { list: list.environment, here: environment.clone() })
+        }
     }
 
     /// Whether this operator's key is one of them.
@@ -249,7 +267,7 @@ pub enum OperatorKeyError {
 #[serde(deny_unknown_fields)]
 struct OperatorKeyFile {
     kid: String,
-    /// Always `switch`, so that no other key of ours is taken for one.
+    /// Always `revocation`, so that no other key of ours is taken for one.
     r#use: String,
     seed: Zeroizing<String>,
 }
@@ -314,7 +332,7 @@ impl OperatorKey {
     }
 }
 
-const USE: &str = "switch";
+const USE: &str = "revocation";
 
 impl fmt::Debug for OperatorKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -326,18 +344,21 @@ impl fmt::Debug for OperatorKey {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use crate::auth::switch::list::{Kind, Revocation};
-    use crate::name::Name;
+    use crate::auth::revocation::list::{Kind, Revocation};
 
     fn operators(keys: &[&OperatorKey], wanted: usize) -> Result<Operators, OperatorsError> {
         let keys: Vec<_> = keys.iter().map(|key| OperatorConfig { kid: key.kid().to_owned(), x: key.x() }).collect();
         Operators::new(&keys, wanted)
     }
 
+    fn prod() -> Name {
+        Name::new("prod").unwrap()
+    }
+
     fn list() -> RevocationList {
         let everything =
             Revocation { kind: Kind::Everything, name: "*".into(), until: None, at_ms: 1, reason: String::new() };
-        RevocationList::first(Name::new("prod").unwrap(), 0).revoke(everything).unwrap()
+        RevocationList::first(prod(), 0).revoke(everything).unwrap()
     }
 
     #[test]
@@ -346,17 +367,17 @@ mod tests {
         let both = operators(&[&one, &two], 2).unwrap();
         let few = |found| Err(SignedListError::Signatures { found, wanted: 2 });
         let signed = SignedList::new(&list()).signed(&one);
-        assert_eq!(both.verify(&SignedList::new(&list())), few(0));
-        assert_eq!(both.verify(&signed), few(1));
-        assert_eq!(both.verify(&signed.clone().signed(&mallory)), few(0), "another key under a known id");
+        assert_eq!(both.check(&SignedList::new(&list()), &prod()), few(0));
+        assert_eq!(both.check(&signed, &prod()), few(1));
+        assert_eq!(both.check(&signed.clone().signed(&mallory), &prod()), few(0), "another key under a known id");
         let mut twice = signed.clone();
         twice.signatures.push(twice.signatures.first().unwrap().clone());
-        assert_eq!(both.verify(&twice), few(1), "one signature, twice");
+        assert_eq!(both.check(&twice, &prod()), few(1), "one signature, twice");
         let complete = signed.signed(&two);
-        assert_eq!(both.verify(&complete), Ok(list()));
+        assert_eq!(both.check(&complete, &prod()), Ok(list()));
         let mut changed = complete.clone();
         changed.list = SignedList::new(&list().next(5)).list;
-        assert_eq!(both.verify(&changed), few(0), "signatures of another list");
+        assert_eq!(both.check(&changed, &prod()), few(0), "signatures of another list");
         let text = complete.to_text().unwrap();
         assert_eq!(SignedList::parse(text.as_bytes()), Ok(complete));
         for wrong in ["", "{}", "[]", "{\"list\":\"\",\"signatures\":[],\"more\":1}"] {
@@ -385,7 +406,7 @@ mod tests {
         let loaded = OperatorKey::load(&path).unwrap();
         assert_eq!((loaded.kid(), loaded.x()), (key.kid(), key.x()));
         assert!(operators(&[&key], 1).unwrap().know(&loaded));
-        let text = std::fs::read_to_string(&path).unwrap().replace("\"switch\"", "\"other\"");
+        let text = std::fs::read_to_string(&path).unwrap().replace("\"revocation\"", "\"other\"");
         write_secret(&path, &text, true).unwrap();
         assert!(OperatorKey::load(&path).unwrap_err().to_string().contains("new-operator"));
     }

@@ -24,7 +24,7 @@ fn desk(environment: &str, operators: &str, signatures: usize, url: &str) -> Str
 async fn an_operator_revokes_and_restores_and_is_told_who_has_it() {
     let (server, shell) = (NatsServer::start().await, Shell::new());
     let operator = operator(&shell, "op-1");
-    shell.write("switch.toml", &desk("test", &operator, 1, &server.url()));
+    shell.write("revocation.toml", &desk("test", &operator, 1, &server.url()));
     let bash = tokio::task::block_in_place(|| {
         shell.run("revoke agent ann --key op-1.json").fails(20, &["sealwire revocations init"]);
         shell.run("--json revocations init --key op-1.json --wait 1s").ok()
@@ -32,7 +32,7 @@ async fn an_operator_revokes_and_restores_and_is_told_who_has_it() {
     assert_eq!(bash.json()["number"], 1);
     let site = Site::new(&server.url());
     site.write_config(&format!(
-        "[record]\nfolder = \"records\"\n[switch]\noperator = [{operator}]\n[switch.nats]\nurls = [\"{}\"]\n",
+        "[record]\nfolder = \"records\"\n[revocation]\noperator = [{operator}]\n[revocation.nats]\nurls = [\"{}\"]\n",
         server.url()
     ));
     let served = site.serve(methods()).await;
@@ -64,7 +64,7 @@ async fn an_operator_revokes_and_restores_and_is_told_who_has_it() {
     let records = std::fs::read_dir(site.path("records")).unwrap().map(|file| file.unwrap().path());
     let text: String = records.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
     let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let acts: Vec<_> = lines.iter().filter(|line| line["kind"] == "switch").collect();
+    let acts: Vec<_> = lines.iter().filter(|line| line["kind"] == "revocation").collect();
     assert_eq!(acts.len(), 5, "{text}");
     assert_eq!([&acts[1]["revoked"], &acts[1]["signers"]], [&json!(["agent ann"]), &json!(["op-1"])]);
     assert_eq!(acts[2]["restored"], json!(["agent ann"]));
@@ -78,7 +78,7 @@ async fn one_operator_of_two_does_nothing_alone() {
     let (server, shell) = (NatsServer::start().await, Shell::new());
     let (one, two) = (operator(&shell, "op-1"), operator(&shell, "op-2"));
     operator(&shell, "op-3");
-    shell.write("switch.toml", &desk("two", &format!("{one}, {two}"), 2, &server.url()));
+    shell.write("revocation.toml", &desk("two", &format!("{one}, {two}"), 2, &server.url()));
     let run = |line: &str| tokio::task::block_in_place(|| shell.run(line));
     run("revocations init --key op-1.json --wait 1s").fails(30, &["signed by 1", "--draft"]);
     run("revocations init --key op-1.json --key op-2.json --wait 1s").ok();

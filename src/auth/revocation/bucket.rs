@@ -43,19 +43,19 @@ impl BucketSubjects {
     /// Where the broker publishes what was stored.
     #[must_use]
     pub fn told(&self) -> String {
-        format!("sw.v1.{}.list", self.0)
+        format!("revocation.v1.{}.list", self.0)
     }
 
     /// Where operators ask everybody for a report.
     #[must_use]
     pub fn ask(&self) -> String {
-        format!("sw.v1.{}.ask", self.0)
+        format!("revocation.v1.{}.ask", self.0)
     }
 
     /// Where this instance of a service or gateway reports; `*` for any.
     #[must_use]
     pub fn report(&self, name: &str, instance: &str) -> String {
-        format!("sw.v1.{}.report.{name}.{instance}", self.0)
+        format!("revocation.v1.{}.report.{name}.{instance}", self.0)
     }
 
     /// Where this is asked of the stream, in a JetStream domain if it is not the broker's own.
@@ -138,7 +138,7 @@ impl Handler for Incoming {
 
     fn event(&self, event: Event) {
         if !matches!(event, Event::Connected | Event::Moved) {
-            tracing::debug!(target: "sealwire::switch", ?event, "the connection to the bucket of revocations");
+            tracing::debug!(target: "sealwire::revocation", ?event, "the connection to the bucket of revocations");
         }
     }
 }
@@ -155,7 +155,7 @@ impl Bucket {
         listens: Vec<String>,
     ) -> Result<Self, BucketError> {
         // Anyone able to publish there could answer for the broker, so it ends with a token that nobody can guess.
-        let inbox = format!("{}.{name}.switch.{}", Endpoint::SERVICE_INBOX_PREFIX, Nonce::random().to_text());
+        let inbox = format!("{}.{name}.revocation.{}", Endpoint::SERVICE_INBOX_PREFIX, Nonce::random().to_text());
         let subjects = listens.into_iter().chain([format!("{inbox}.*")]);
         let subjects = subjects.map(|subject| Subject { subject, queue: None, max_per_second: None }).collect();
         let (sender, messages) = mpsc::channel(WAITING);
