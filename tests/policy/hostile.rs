@@ -158,7 +158,7 @@ fn service_that_watches_sees_what_length_time_and_depth_do_not_show() {
     std::fs::write(&file, rule("allow")).unwrap();
     let time = std::fs::metadata(&file).unwrap().modified().unwrap();
     let (set, _) = PolicySet::open(dir.path(), &methods).unwrap();
-    let store = PolicyStore::resume(dir.path(), Arc::new(set));
+    let store = PolicyStore::resume(dir.path(), Arc::new(set), None);
     assert!(matches!(store.poll(0), Reload::Unchanged));
     // The same length, the same time, the same inode.
     let other = rule("deny ");
@@ -177,7 +177,7 @@ fn file_that_becomes_readable_is_read() {
     let (open, closed) = (dir.path().join("a.toml"), dir.path().join("b.toml"));
     std::fs::write(&open, OPEN).unwrap();
     let (set, _) = PolicySet::open(dir.path(), &Methods::from_files()).unwrap();
-    let store = PolicyStore::resume(dir.path(), Arc::new(set));
+    let store = PolicyStore::resume(dir.path(), Arc::new(set), None);
     std::fs::write(&closed, "[rule.closed]\neveryone = true\ndeny = [\"m\"]\n").unwrap();
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::read(&closed).is_ok() {

@@ -17,7 +17,7 @@ fn methods() -> Methods {
 }
 
 fn open(dir: &Path) -> PolicyStore {
-    PolicyStore::open(dir, methods()).unwrap().0
+    PolicyStore::open(dir, methods(), None).unwrap().0
 }
 
 fn allowed(store: &PolicyStore) -> bool {
@@ -105,7 +105,7 @@ fn an_emptied_folder_denies_everything_and_a_missing_one_keeps_what_was() {
 fn a_service_that_starts_without_its_folder_denies_everything_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("policies");
-    let (store, warnings) = PolicyStore::open(&folder, methods()).unwrap();
+    let (store, warnings) = PolicyStore::open(&folder, methods(), None).unwrap();
     assert!(!allowed(&store));
     assert!(store.current().revision().why().unwrap().contains("cannot be read"));
     assert!(warnings[0].to_string().contains("cannot be read"), "{warnings:?}");

@@ -66,40 +66,34 @@ pub enum Reload {
 }
 
 impl PolicyStore {
-    /// Loads the folder as [`PolicySet::open`] does.
+    /// Loads the folder as [`PolicySet::open`] does. With `trust`, files that others than these could have written cannot be read, now and
+    /// later.
     ///
     /// # Errors
     /// As [`PolicySet::open`].
-    pub fn open(dir: &Path, methods: Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
-        let (set, warnings) = PolicySet::open(dir, &methods)?;
+    pub fn open(dir: &Path, methods: Methods, trust: Option<FileTrust>) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        let (set, warnings) = PolicySet::open_trusted(dir, trust.as_ref(), &methods)?;
         let report = Report::default();
         let content = match set.revision().why() {
             None => set.revision().clone(),
-            Some(_) => Folder::read(dir, None, &report).revision(),
+            Some(_) => Folder::read(dir, trust.as_ref(), &report).revision(),
         };
         let tried = Snapshot { content, readable: report.errors() == 0 };
-        Ok((Self::new(dir, methods, Arc::new(set), tried), warnings))
+        Ok((Self::new(dir, methods, trust, Arc::new(set), tried), warnings))
     }
 
     /// Watches the folder for a caller that has already loaded it: `current` is in force until the folder's content
-    /// changes.
+    /// changes. Of `trust`, as [`PolicyStore::open`].
     #[must_use]
-    pub fn resume(dir: &Path, current: Arc<PolicySet>) -> Self {
+    pub fn resume(dir: &Path, current: Arc<PolicySet>, trust: Option<FileTrust>) -> Self {
         // If it denies everything because there was nothing to load, the present content is tried.
         let tried = Snapshot { content: current.revision().clone(), readable: true };
-        Self::new(dir, current.methods().without_files(), current, tried)
+        Self::new(dir, current.methods().without_files(), trust, current, tried)
     }
 
-    fn new(dir: &Path, methods: Methods, current: Arc<PolicySet>, tried: Snapshot) -> Self {
+    fn new(dir: &Path, methods: Methods, trust: Option<FileTrust>, current: Arc<PolicySet>, tried: Snapshot) -> Self {
         let watch = Mutex::new(Watch { tried, changed: Settling::default() });
-        Self { dir: dir.to_owned(), trust: None, methods, current: ArcSwap::new(current), watch }
-    }
-
-    /// From now on, refuses files that others than these could have written.
-    #[must_use]
-    pub fn believing(mut self, trust: FileTrust) -> Self {
-        self.trust = Some(trust);
-        self
+        Self { dir: dir.to_owned(), trust, methods, current: ArcSwap::new(current), watch }
     }
 
     /// The policy in force.

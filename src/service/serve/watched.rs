@@ -60,7 +60,7 @@ impl Watched {
         let (paths, started) = (vec![folder.clone()], Instant::now());
         let refused = AtomicBool::new(false);
         let poll = move |service: &Service| {
-            let store = store.get_or_init(|| PolicyStore::resume(&folder, service.policy()).believing(trust.clone()));
+            let store = store.get_or_init(|| PolicyStore::resume(&folder, service.policy(), Some(trust.clone())));
             match store.poll(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)) {
                 // The store compares what it reads, errors included, and a refusal depends on nothing else.
                 Reload::Unchanged if refused.load(Ordering::Relaxed) => Polled::Waiting,

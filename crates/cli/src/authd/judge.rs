@@ -77,12 +77,10 @@ impl Judge {
             let stamps = stamps(&config);
             let tokens = config.access_tokens().await.or_fail(Exit::Input)?;
             let folder = &config.policy.folder;
-            let opened = PolicyStore::open(folder, policies::known_methods());
+            let opened = PolicyStore::open(folder, policies::known_methods(), Some(config.files.clone()));
             let (policy, _) = opened.map_err(|errors| policies::refused(folder, &errors))?;
-            let policy = policy.believing(config.files.clone());
-            // Once more, since it was opened before it was said whose files are believed.
-            if let Reload::Refused { errors, .. } = policy.reload() {
-                return Err(policies::refused(folder, &errors));
+            if let Some(why) = policy.current().revision().why() {
+                return Err(Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used: {why}", folder.display())));
             }
             let (stamps, trouble) = (Mutex::new(stamps), LogLimiter::default());
             services.push(Gated { config, endpoint, tokens, policy, stamps, trouble });
