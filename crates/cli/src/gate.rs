@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use data_encoding::BASE32_NOPAD;
 use nkeys::KeyPair;
 use sealwire::Name;
 use sealwire::internal::policy::{MethodScope, RequestSubjects};
 use sealwire::internal::wire::Endpoint;
-use sealwire::internal::wire::Nonce;
 use sealwire_lab::permissions::Permissions;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha512_256};
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
@@ -57,10 +58,11 @@ pub(crate) const ACCOUNT: &str = "SEALWIRE";
 pub(crate) const SUBSCRIPTIONS: u32 = 16;
 pub(crate) const PAYLOAD: u32 = 256 * 1024;
 
-/// These claims as a JWT of NATS, issued now.
+/// These claims as a JWT of NATS, issued now. Its id is their digest, of all of them: brokers take one of the same id for the same.
 pub(crate) fn signed(key: &KeyPair, claims: Value, now_s: u64) -> Result<String, Failure> {
-    let own = json!({ "iss": key.public_key(), "iat": now_s, "jti": Nonce::random().to_text() });
-    let claims = with(claims, own);
+    let claims = with(claims, json!({ "iss": key.public_key(), "iat": now_s }));
+    let id = BASE32_NOPAD.encode(&Sha512_256::digest(claims.to_string()));
+    let claims = with(claims, json!({ "jti": id }));
     let head = URL_SAFE_NO_PAD.encode(r#"{"typ":"JWT","alg":"ed25519-nkey"}"#);
     let text = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
     let signature = key.sign(text.as_bytes()).or_fail(Exit::Bug)?;

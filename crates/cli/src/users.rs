@@ -1,17 +1,23 @@
 //! The brokers' users and accounts: who may connect, what each may do, and how much of the brokers each may take.
 //! Never keeps a private key: a new user's seed is handed out once, and only the public key is kept.
 
-use std::fmt::Write as _;
+mod accounts;
+pub(crate) mod claims;
+mod server;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use nkeys::{KeyPair, XKey};
+use nkeys::KeyPair;
 use sealwire::Name;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+pub(crate) use self::accounts::{Account, SYSTEM};
+pub(crate) use self::claims::AccountKeys;
+pub(crate) use self::server::Callout;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::read_if_there;
-use crate::gate::ACCOUNT;
 use sealwire_lab::permissions::Permissions;
 
 /// All users, in the order in which they were added.
@@ -19,6 +25,9 @@ use sealwire_lab::permissions::Permissions;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Users {
     users: Vec<User>,
+    /// In operator mode, users that are gone, by their public keys: JWTs for them that are no newer than this do not count.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    revoked: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,7 +39,7 @@ struct User {
 }
 
 /// What a user is for. Its name says whom it belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     /// An agent.
@@ -41,17 +50,28 @@ pub(crate) enum Kind {
     Guard,
     /// The operator's tools.
     Tools,
+    /// An operator who revokes.
+    Revoker,
+    /// A service, when it follows what is revoked.
+    Follower,
+    /// A `sealwire authd`.
+    Responder,
+    /// Who gives brokers in operator mode new versions of accounts.
+    Pusher,
 }
 
 impl Kind {
     /// What a user of this kind may do who serves this environment.
-    pub(crate) fn permissions(self, environment: &str, name: &Name) -> Permissions {
-        let name = name.as_str();
+    pub(crate) fn permissions(self, environment: &str, name: &str) -> Permissions {
         match self {
             Self::Agent => Permissions::agent(name),
             Self::Service => Permissions::service(name),
             Self::Guard => Permissions::guard(environment, name),
             Self::Tools => Permissions::tools(name),
+            Self::Revoker => Permissions::revoker(environment, name),
+            Self::Follower => Permissions::follower(environment, name),
+            Self::Responder => Permissions::responder(),
+            Self::Pusher => Permissions::pusher(name),
         }
     }
 
@@ -61,6 +81,10 @@ impl Kind {
             Self::Service => "service",
             Self::Guard => "guard",
             Self::Tools => "tools",
+            Self::Revoker => "revoker",
+            Self::Follower => "follower",
+            Self::Responder => "responder",
+            Self::Pusher => "pusher",
         }
     }
 }
@@ -71,7 +95,11 @@ impl Users {
         let wrong = || Failure::input(format!("`{}` is not a list of broker users", path.display()));
         let users: Self = serde_json::from_str(&read_if_there(path)?.ok_or_else(wrong)?).map_err(|_| wrong())?;
         // The nkeys become part of the brokers' configuration.
-        if users.users.iter().all(|user| is_user_key(&user.nkey)) { Ok(users) } else { Err(wrong()) }
+        if users.users.iter().map(|user| &user.nkey).chain(users.revoked.keys()).all(|nkey| is_user_key(nkey)) {
+            Ok(users)
+        } else {
+            Err(wrong())
+        }
     }
 
     pub(crate) fn to_json(&self) -> Result<String, Failure> {
@@ -108,126 +136,23 @@ impl Users {
         self.users.len() < before
     }
 
+    /// Revokes JWTs that were made for a user until now.
+    pub(crate) fn revoke(&mut self, kind: Kind, name: &Name, now_s: u64) {
+        let nkeys = self.users.iter().filter(|user| user.kind == kind && user.name == *name).map(|user| &user.nkey);
+        self.revoked.extend(nkeys.map(|nkey| (nkey.clone(), now_s)));
+    }
+
+    /// The users whose JWTs do not count, and up to when.
+    pub(crate) fn revoked(&self) -> &BTreeMap<String, u64> {
+        &self.revoked
+    }
+
     /// Each user's kind, name and public key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Kind, &Name, &str)> {
         self.users.iter().map(|User { kind, name, nkey }| (*kind, name, nkey.as_str()))
-    }
-
-    /// The configuration for nats-server, as this command writes it. `agents` says what an agent may do. With a callout, agents are no
-    /// users: they log in with their access tokens.
-    pub(crate) fn config(
-        &self,
-        command: &str,
-        environment: &str,
-        callout: Option<&Callout>,
-        agents: impl Fn(&Name) -> Permissions,
-    ) -> String {
-        let mut text = format!(
-            "# Written by `sealwire {command}`. The keys are public ones.\n\
-             system_account: SYS\n{}accounts {{\n  SYS {{}}\n\n  \
-             # Agents, the services that answer them, and the operator's tools. No JetStream in this account.\n  \
-             {ACCOUNT} {{\n    limits {{ max_connections: {CONNECTIONS}, max_subscriptions: {SUBSCRIPTIONS}, \
-             max_leafnodes: 0 }}\n    users: [\n",
-            callout.map(|callout| callout.authorization(&self.users)).unwrap_or_default()
-        );
-        let user = |User { kind, name, nkey }: &User| {
-            let permissions = match kind {
-                Kind::Agent => agents(name),
-                other => other.permissions(environment, name),
-            };
-            format!("      # {} {name}\n      {{ nkey: {nkey}, permissions: {permissions} }}\n", kind.as_str())
-        };
-        let (guards, others): (Vec<_>, Vec<_>) = self.users.iter().partition(|user| user.kind == Kind::Guard);
-        let others = others.into_iter().filter(|user| callout.is_none() || user.kind != Kind::Agent);
-        text.extend(others.map(user));
-        text.push_str("    ]\n  }\n");
-        for guard in guards {
-            // Writing to a string cannot fail.
-            let _ = write!(
-                text,
-                "\n  # Only for the replay guard of {name}: nothing is imported or exported.\n  GUARD_{name} {{\n    \
-                 jetstream {{ max_mem: {GUARD_MEMORY}, max_file: 0, max_streams: {GUARD_STREAMS}, max_consumers: 0 }}\n    \
-                 limits {{ max_connections: {GUARD_CONNECTIONS}, max_subscriptions: {GUARD_SUBSCRIPTIONS}, \
-                 max_leafnodes: 0 }}\n    users: [\n{user}    ]\n  }}\n",
-                name = guard.name,
-                user = user(guard),
-            );
-        }
-        text.extend(callout.map(Callout::account));
-        text + "}\n"
-    }
-}
-
-/// Where brokers ask who a connection is that none of their own users claims to be.
-pub(crate) struct Callout {
-    /// The public key of the account that signs the answers.
-    pub(crate) issuer: String,
-    /// The public curve key to which the questions are encrypted.
-    pub(crate) xkey: String,
-    /// The public keys of those who answer.
-    pub(crate) responders: Vec<String>,
-}
-
-impl Callout {
-    /// Fails if a key is not of its kind: it would become part of the brokers' configuration.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        let wrong = |what: &str| Err(Failure::input(format!("not the public nkey of {what}")));
-        if !self.issuer.starts_with('A') || KeyPair::from_public_key(&self.issuer).is_err() {
-            return wrong("an account (it begins with A): --callout");
-        }
-        if XKey::from_public_key(&self.xkey).is_err() {
-            return wrong("a curve key (it begins with X): --xkey");
-        }
-        if self.responders.is_empty() || !self.responders.iter().all(|key| is_user_key(key)) {
-            return wrong("a user (it begins with U): --responder");
-        }
-        Ok(())
-    }
-
-    /// These users log in with keys of their own, whatever becomes of the responders.
-    fn authorization(&self, users: &[User]) -> String {
-        let others = users.iter().filter(|user| user.kind != Kind::Agent).map(|user| &user.nkey);
-        let keys: Vec<&str> = others.chain(&self.responders).map(String::as_str).collect();
-        format!(
-            "authorization {{\n  timeout: {CALLOUT_S}\n  auth_callout {{\n    issuer: {}\n    xkey: {}\n    account: {AUTH}\n    \
-             auth_users: [{}]\n  }}\n}}\n",
-            self.issuer,
-            self.xkey,
-            keys.join(", ")
-        )
-    }
-
-    fn account(&self) -> String {
-        let permissions = Permissions::responder();
-        let user = |key: &String| format!("      {{ nkey: {key}, permissions: {permissions} }}\n");
-        let users: String = self.responders.iter().map(user).collect();
-        format!(
-            "\n  # Only for `sealwire authd`: whoever else is here could answer for it, or read its questions.\n  {AUTH} {{\n    \
-             limits {{ max_connections: {GUARD_CONNECTIONS}, max_subscriptions: {GUARD_SUBSCRIPTIONS}, max_leafnodes: 0 }}\n    users: \
-             [\n{users}    ]\n  }}\n"
-        )
     }
 }
 
 pub(crate) fn is_user_key(nkey: &str) -> bool {
     nkey.starts_with('U') && KeyPair::from_public_key(nkey).is_ok()
 }
-
-/// The account of those who answer a callout.
-const AUTH: &str = "AUTH";
-/// How long a broker waits for them, in seconds.
-const CALLOUT_S: u32 = 2;
-/// Connections of agents, services and tools together, on all brokers. A replica has two, an agent usually one.
-const CONNECTIONS: u32 = 1_024;
-/// Subscriptions of one connection. An agent needs one or two, a replica about fifteen. The broker sends every matching message
-/// to each of them, so more subscriptions would be a way to make it send one answer many times.
-const SUBSCRIPTIONS: u32 = 32;
-/// Connections of one service's guard: one for each replica, and twice as many while replicas are replaced.
-const GUARD_CONNECTIONS: u32 = 64;
-/// Subscriptions of one connection of a guard: its inbox, and a few to verify the stream.
-const GUARD_SUBSCRIPTIONS: u32 = 16;
-/// The guard's stream, and those that replicas may create in its place before the surplus is removed.
-const GUARD_STREAMS: u32 = 4;
-/// Memory for all copies of all streams of one guard, a third of it on each broker. The three guards of the shipped setup together
-/// fill a broker's memory (`max_memory_store`) exactly: otherwise one guard's login could leave nothing for the others.
-const GUARD_MEMORY: &str = "384MB";

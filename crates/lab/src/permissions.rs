@@ -67,6 +67,29 @@ impl Permissions {
         Self::new(["$SRV.>".to_owned()], [format!("_INBOX.{tool}.>")])
     }
 
+    /// An operator who revokes: the bucket's one key, its stream, and the reports of those who follow it.
+    pub fn revoker(environment: &str, operator: &str) -> Self {
+        let api = ["CREATE", "MSG.GET"].map(|verb| format!("$JS.API.STREAM.{verb}.KV_SEALWIRE_{environment}"));
+        let own = [format!("$KV.SEALWIRE_{environment}.list"), format!("revocation.v1.{environment}.ask")];
+        let heard = [format!("revocation.v1.{environment}.report.>"), format!("_SVC.{operator}.revocation.>")];
+        Self::new(own.into_iter().chain(api), heard)
+    }
+
+    /// A service that follows what operators revoke, in an account that imports what it reads.
+    pub fn follower(environment: &str, service: &str) -> Self {
+        let read = format!("$JS.API.STREAM.MSG.GET.KV_SEALWIRE_{environment}");
+        let heard = ["list", "ask"].map(|what| format!("revocation.v1.{environment}.{what}"));
+        Self::new(
+            [read, format!("revocation.v1.{environment}.report.{service}.*")],
+            heard.into_iter().chain([format!("_SVC.{service}.revocation.>")]),
+        )
+    }
+
+    /// Who gives brokers in operator mode new versions of accounts, which count only if the operator has signed them.
+    pub fn pusher(name: &str) -> Self {
+        Self::new(["$SYS.REQ.CLAIMS.UPDATE".to_owned()], [format!("_INBOX.{name}.>")])
+    }
+
     /// The bare requests of `sealwire bench`, on subjects that no calls or answers use.
     pub fn bench() -> Self {
         Self::new([BARE_SUBJECTS.to_owned()], [BARE_SUBJECTS.to_owned()])

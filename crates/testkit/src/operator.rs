@@ -111,8 +111,14 @@ pub fn creds(jwt: &str, seed: &str) -> String {
     )
 }
 
+/// The JWT and the seed in a `.creds` file.
+pub fn parts(creds: &str) -> (String, String) {
+    let after = |label: &str| creds.lines().skip_while(|line| !line.contains(label)).nth(1).unwrap().to_owned();
+    (after("BEGIN NATS USER JWT"), after("BEGIN USER NKEY SEED"))
+}
+
 /// Signs claims, and adds who issued them and when.
-fn jwt(issuer: &KeyPair, claims: &Value) -> String {
+pub fn jwt(issuer: &KeyPair, claims: &Value) -> String {
     let mut claims = with(&json!({ "iss": issuer.public_key(), "iat": now_s() }), claims);
     claims["jti"] = b64(claims.to_string()).into();
     let text = format!("{}.{}", b64(r#"{"typ":"JWT","alg":"ed25519-nkey"}"#), b64(claims.to_string()));

@@ -48,9 +48,26 @@ impl RawConnection {
         .await
     }
 
+    /// Connects as the user of a `.creds` file.
+    ///
+    /// # Errors
+    /// What the server says if it refuses the user.
+    pub async fn connect_with_creds(url: &str, creds: &str) -> Result<Self, Vec<String>> {
+        let (jwt, seed) = crate::operator::parts(creds);
+        let pair = nkeys::KeyPair::from_seed(&seed).unwrap();
+        Self::connect_with(url, |connect, info| {
+            let info: serde_json::Value = serde_json::from_str(info).unwrap();
+            let signature = pair.sign(info["nonce"].as_str().unwrap().as_bytes()).unwrap();
+            connect["jwt"] = jwt.into();
+            connect["sig"] = URL_SAFE_NO_PAD.encode(signature).into();
+        })
+        .await
+    }
+
     async fn connect_with(url: &str, login: impl FnOnce(&mut serde_json::Value, &str)) -> Result<Self, Vec<String>> {
         let address = url.strip_prefix("nats://").expect("a nats:// URL");
         let stream = within(LIMIT, TcpStream::connect(address)).await.unwrap();
+        stream.set_nodelay(true).unwrap();
         let mut raw = Self { stream: BufReader::new(stream), info: String::new() };
         let greeting = raw.line().await;
         raw.info = greeting.strip_prefix("INFO ").expect("INFO comes first").trim().to_owned();

@@ -1,18 +1,21 @@
 //! `sealwire keys accept`: puts an operator's enrolment into the credentials of the agent that asked for it.
 //! Never accepts an enrolment for another key.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use sealwire::internal::files::read_public;
+use nkeys::KeyPair;
+use sealwire::internal::files::{read_public, read_secret, write_secret};
 use sealwire::{BusConfig, Credentials, Name};
-use serde_json::json;
+use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use super::enrol::Enrolment;
 use super::pin::pin;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{Lock, shown};
 use crate::output::Output;
+use crate::users::claims;
 
 /// Put what `sealwire keys enrol` wrote into the agent's credentials: pinned service keys, broker addresses
 ///
@@ -21,7 +24,9 @@ use crate::output::Output;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sealwire keys accept robot.creds.json robot.enrolment.json")]
+  sealwire keys accept robot.creds.json robot.enrolment.json
+  sealwire keys accept robot.creds.json robot.enrolment.json \\
+      --nats-jwt robot.user.jwt")]
 pub(crate) struct Accept {
     /// The agent's credentials file
     #[arg(value_name = "CREDS")]
@@ -29,6 +34,10 @@ pub(crate) struct Accept {
     /// The enrolment file from the operator
     #[arg(value_name = "ENROLMENT")]
     enrolment: PathBuf,
+    /// The JWT of the agent's user at a broker in operator mode, from `sealwire setup agent`: becomes a `.creds` file beside the
+    /// credentials, with the nkey seed that is in them
+    #[arg(long, value_name = "FILE")]
+    nats_jwt: Option<PathBuf>,
 }
 
 impl Accept {
@@ -65,12 +74,58 @@ impl Accept {
             }
             credentials = credentials.urls(bus.urls);
         }
+        let jwt = self.nats_jwt.as_deref().map(read_public).transpose().or_fail(Exit::Input)?;
+        let login = jwt.map(|jwt| self.login(&credentials, jwt.trim())).transpose()?;
         credentials.save(&self.creds, true).or_fail(Exit::Input)?;
+        if let Some((name, text)) = login {
+            self.move_login(&name, &text)?;
+        }
         let agent = credentials.agent();
         out.result(&json!({ "agent": agent, "credentials": shown(&self.creds), "services": services }), || {
             let services: Vec<&str> = services.iter().map(|service| service.as_str()).collect();
             format!("{agent} may call {}, and knows how they sign", services.join(", "))
         })?;
         Ok(Exit::Ok)
+    }
+
+    /// The `.creds` file for a JWT: its name, and its text.
+    fn login(&self, credentials: &Credentials, jwt: &str) -> Result<(String, Zeroizing<String>), Failure> {
+        let name = format!("{}.creds", credentials.agent());
+        let wrong = |what: &str| Failure::input(format!("`--nats-jwt`: {what}"));
+        let bus = credentials.bus();
+        let seed = match (bus.nkey_seed, bus.creds_file) {
+            (Some(seed), _) => seed,
+            (None, Some(file)) => {
+                let text = read_secret(&file).or_fail(Exit::Input)?;
+                let seed = text.lines().find(|line| line.starts_with("SU"));
+                seed.map(|seed| Zeroizing::new(seed.to_owned())).ok_or_else(|| wrong("`creds_file` holds no seed"))?
+            }
+            _ => {
+                let failure = wrong("the credentials hold no nkey seed that a JWT could be for");
+                return Err(failure.help("create them with: sealwire keys request NAME --nkey"));
+            }
+        };
+        let own =
+            KeyPair::from_seed(&seed).map_err(|_| wrong("the credentials hold a damaged nkey seed"))?.public_key();
+        if claims::subject(jwt).as_deref() != Some(own.as_str()) {
+            return Err(
+                wrong(&format!("it is not the JWT of the user {own}")).help("ask the operator: it is another agent's")
+            );
+        }
+        Ok((name, claims::creds(jwt, &seed)))
+    }
+
+    /// Writes the `.creds` file, and only then takes the seed out of the credentials.
+    fn move_login(&self, name: &str, text: &str) -> Result<(), Failure> {
+        let folder = self.creds.parent().unwrap_or(Path::new(""));
+        write_secret(&folder.join(name), text, true).or_fail(Exit::Input)?;
+        let file = read_secret(&self.creds).or_fail(Exit::Input)?;
+        let mut file: Value = serde_json::from_str(&file).map_err(|_| Failure::bug())?;
+        if let Some(nats) = file.get_mut("nats").and_then(Value::as_object_mut) {
+            nats.remove("nkey_seed");
+            nats.insert("creds_file".to_owned(), name.into());
+        }
+        let text = Zeroizing::new(serde_json::to_string_pretty(&file).or_fail(Exit::Bug)? + "\n");
+        write_secret(&self.creds, &text, true).or_fail(Exit::Input)
     }
 }

@@ -138,10 +138,17 @@ impl Compile {
                     responders: self.responders,
                 });
                 callout.as_ref().map_or(Ok(()), Callout::check)?;
-                let users = users.ok_or_else(|| {
+                let mut users = users.ok_or_else(|| {
                     Failure::new(Exit::Usage, "a server's configuration needs the users' public keys: give --users")
-                        .help("`sealwire setup cluster` writes operator/users.json; a file of your own has {\"users\": [{\"kind\": \"agent\", \"name\": …, \"nkey\": \"U…\"}]}, with the kinds agent, service, guard and tools")
+                        .help("`sealwire setup cluster` writes operator/users.json; a file of your own has {\"users\": [{\"kind\": \"agent\", \"name\": …, \"nkey\": \"U…\"}]}, with the kinds agent, service, guard, tools, revoker, follower and responder")
                 })?;
+                for (index, nkey) in callout.iter().flat_map(|callout| &callout.responders).enumerate() {
+                    let known = users.iter().any(|(kind, _, known)| kind == Kind::Responder && known == nkey);
+                    if !known {
+                        let name = Name::new(&format!("authd-{index}")).or_fail(Exit::Bug)?;
+                        users.admit(Kind::Responder, &name, nkey)?;
+                    }
+                }
                 let text = users.config("policy compile", &environment, callout.as_ref(), |agent| grant(agent, agent));
                 out.result(&json!({ "config": text }), || text.clone())?;
             }
@@ -152,7 +159,7 @@ impl Compile {
                 for Party { kind, name, nkey } in parties {
                     let permissions = match kind {
                         Kind::Agent => grant(&name, &name),
-                        kind => kind.permissions(&environment, &name),
+                        kind => kind.permissions(&environment, name.as_str()),
                     };
                     let claims = claims(kind, &name, nkey.as_deref(), &permissions);
                     all.push(match &signer {

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::target::Target;
 use crate::exit::{Exit, Failure};
+use crate::files::{check_output, write_public};
 use crate::keys::read_request;
 use crate::output::Output;
 use sealwire_lab::parties::ENVIRONMENT;
@@ -31,6 +32,9 @@ pub(crate) struct AddAgent {
     /// Replace the nkey that the brokers know for this agent
     #[arg(long)]
     replace: bool,
+    /// In operator mode, also write the JWT of the agent's user to this file; nothing in it is secret
+    #[arg(long, value_name = "FILE")]
+    jwt: Option<PathBuf>,
     /// The folder of the setup
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
@@ -49,10 +53,27 @@ impl AddAgent {
             let failure = Failure::input(format!("`{path}` names no nkey"));
             return Err(failure.help("the agent creates one with: sealwire keys request --nkey"));
         };
-        Target::take(self.out)?.add_agent(&request.agent, nkey, self.replace)?;
+        let mut target = Target::take(self.out)?;
+        if let Some(path) = &self.jwt {
+            if !target.is_in_operator_mode() {
+                return Err(Failure::new(Exit::Usage, "--jwt: brokers that are not in operator mode have no JWTs"));
+            }
+            check_output(path, "JWT of a broker user", |text| text.starts_with("eyJ"))?;
+        }
+        let jwt = target.add_agent(&request.agent, nkey, self.replace)?;
         let agent = &request.agent;
-        out.result(&json!({ "agent": agent, "nkey": nkey }), || {
-            format!("added the broker user of {agent}: let each broker reload its users (SIGHUP)")
+        if let (Some(jwt), Some(path)) = (&jwt, &self.jwt) {
+            write_public(path, &format!("{jwt}\n"))?;
+        }
+        out.result(&json!({ "agent": agent, "nkey": nkey, "jwt": jwt }), || match &jwt {
+            None => format!("added the broker user of {agent}: {}", target.step()),
+            Some(jwt) => {
+                let replaced =
+                    if self.replace { format!("\nIts last user is revoked: {}", target.step()) } else { String::new() };
+                format!(
+                    "added the broker user of {agent}. This is its JWT, for: sealwire keys accept --nats-jwt FILE\n{jwt}{replaced}"
+                )
+            }
         })?;
         Ok(Exit::Ok)
     }
@@ -78,15 +99,19 @@ pub(crate) struct RemoveAgent {
 impl RemoveAgent {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let agent = &self.name;
-        let known = Target::take(self.out)?.remove_agent(agent)?;
+        let mut target = Target::take(self.out)?;
+        let known = target.remove_agent(agent)?;
         let keys: Vec<_> =
             known.iter().map(|(ring, entry)| json!({ "kid": entry.kid, "ring": crate::files::shown(ring) })).collect();
         out.result(&json!({ "agent": agent, "keys": keys }), || {
             let lines = known.iter().map(|(ring, entry)| {
-                format!("\nA service still knows a key of it: sealwire keys revoke {} --ring {}", entry.kid, ring.display())
+                format!(
+                    "\nA service still knows a key of it: sealwire keys revoke {} --ring {}",
+                    entry.kid,
+                    ring.display()
+                )
             });
-            let removed =
-                format!("removed the broker user of {agent}: let each broker reload its users (SIGHUP), which ends its connections");
+            let removed = format!("removed the broker user of {agent}: {}, which ends its connections", target.step());
             std::iter::once(removed).chain(lines).collect()
         })?;
         Ok(Exit::Ok)

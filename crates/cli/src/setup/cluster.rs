@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use sealwire::Name;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::target::{NewService, Target};
 use crate::exit::{Exit, Failure};
@@ -30,20 +30,31 @@ pub(crate) struct Cluster {
     /// The folder of the setup, with a folder in it for each container
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
+    #[command(flatten)]
+    contents: Contents,
+}
+
+/// What a setup has in it.
+#[derive(Args)]
+pub(super) struct Contents {
     /// The name of a service, and of its folder; repeat for several
     #[arg(long = "service", value_name = "NAME", default_values = SERVICES)]
-    services: Vec<Name>,
+    pub(super) services: Vec<Name>,
     /// A service whose methods are the tools of an MCP server, with the server's URL; repeat for several
     #[arg(long, value_name = "NAME=URL", value_parser = with_server)]
     mcp: Vec<(Name, String)>,
     /// Whether services and gateway tell on port 9464 how they are doing, to all containers that share a network with them: `on` adds
     /// that to configurations that say nothing about it, `off` changes nothing
-    #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true, default_value_t = Metrics::Off)]
-    metrics: Metrics,
+    #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true, default_value_t = Toggle::Off)]
+    metrics: Toggle,
+    /// Whether services follow what operators revoke (docs/revocation.md), and start only once there is a list: `on` adds that to
+    /// configurations that say nothing about it, `off` changes nothing
+    #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true, default_value_t = Toggle::Off)]
+    revocation: Toggle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Metrics {
+enum Toggle {
     On,
     Off,
 }
@@ -65,7 +76,18 @@ impl Cluster {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let working = out.working("making keys and certificates");
         std::fs::create_dir_all(&self.out).map_err(|error| at(&self.out, &error))?;
-        let target = Target::take(self.out)?;
+        let mut target = Target::take(self.out)?;
+        target.without_operator()?;
+        let (result, text) = self.contents.write(&mut target)?;
+        drop(working);
+        out.result(&result, || text)?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl Contents {
+    /// Writes the setup, or what is missing of it. Returns what was done, for programs and for people.
+    pub(super) fn write(self, target: &mut Target) -> Result<(Value, String), Failure> {
         let found = target.mark()?;
         let made = found.is_none();
         let mut renewed = false;
@@ -88,35 +110,35 @@ impl Cluster {
         let mark = target.add_services(mark, &lacking)?;
         target.write_token(&mark)?;
         let telling = match self.metrics {
-            Metrics::On => target.add_metrics(&mark)?,
-            Metrics::Off => Vec::new(),
+            Toggle::On => target.add_metrics(&mark)?,
+            Toggle::Off => Vec::new(),
         };
-
-        drop(working);
+        let following = match self.revocation {
+            Toggle::On => target.add_revocation(&mark)?,
+            Toggle::Off => Vec::new(),
+        };
         let added: Vec<Name> =
             if made { Vec::new() } else { lacking.into_iter().map(|service| service.name).collect() };
         let result = json!({ "folder": target.display().to_string(), "made": made, "renewed": renewed, "added": added, "metrics_added": telling,
-                             "services": mark.services, "folders": Target::folders(&mark) });
-        out.result(&result, || {
-            let folder = target.display();
-            if made {
-                return format!("made a new setup in {folder}");
-            }
-            let mut text = format!("the setup in {folder} stays");
-            if renewed {
-                text.push_str("; its certificates are new: restart the brokers, the services and the agents");
-            }
-            if !telling.is_empty() {
-                text.push_str(&format!(
-                    "; {} will tell how they are doing once they are restarted",
-                    telling.join(", ")
-                ));
-            }
-            for name in &added {
-                text.push_str(&format!("; the service {name} is new: let each broker reload its users (SIGHUP)"));
-            }
-            text
-        })?;
-        Ok(Exit::Ok)
+                             "revocation_added": following, "services": mark.services, "folders": Target::folders(&mark) });
+        let folder = target.display();
+        let mut text =
+            if made { format!("made a new setup in {folder}") } else { format!("the setup in {folder} stays") };
+        if renewed {
+            text.push_str("; its certificates are new: restart the brokers, the services and the agents");
+        }
+        if !made && !telling.is_empty() {
+            text.push_str(&format!("; {} will tell how they are doing once they are restarted", telling.join(", ")));
+        }
+        if !following.is_empty() {
+            text.push_str(&format!(
+                "; {} will follow what is revoked once there is a list (sealwire revocations init) and they are started",
+                following.join(", ")
+            ));
+        }
+        for name in &added {
+            text.push_str(&format!("; the service {name} is new: {}", target.step()));
+        }
+        Ok((result, text))
     }
 }

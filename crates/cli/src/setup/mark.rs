@@ -23,6 +23,9 @@ pub(super) struct Mark {
     until: u64,
     /// The services.
     pub(super) services: Vec<Name>,
+    /// Whether the brokers are in operator mode.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) operator: bool,
 }
 
 /// How long before they end certificates are renewed.
@@ -31,8 +34,8 @@ const NAME: &str = "set-up.json";
 
 impl Mark {
     /// The mark of a setup that is created now.
-    pub(super) fn new() -> Self {
-        Self { id: Nonce::random().to_text(), until: 0, services: Vec::new() }.renewed()
+    pub(super) fn new(operator: bool) -> Self {
+        Self { id: Nonce::random().to_text(), until: 0, services: Vec::new(), operator }.renewed()
     }
 
     /// The mark, for certificates that are created now.
@@ -46,8 +49,8 @@ impl Mark {
         self.until <= when::now_s().saturating_add(RENEW_BEFORE_S)
     }
 
-    /// The mark that all folders share; `None` if none has one.
-    pub(super) fn find(base: &Path, folders: &[&str]) -> Result<Option<Self>, Failure> {
+    /// The mark that all folders share; `None` if none has one. In operator mode, there is the folder `signing`, too.
+    pub(super) fn find(base: &Path, folders: &[&str], signing: &str) -> Result<Option<Self>, Failure> {
         let mut found: Option<Self> = None;
         let mut lacking = Vec::new();
         for folder in folders {
@@ -72,10 +75,11 @@ impl Mark {
             }
         }
         let Some(found) = found else { return Ok(None) };
-        for service in &found.services {
-            match Self::read(base, service.as_str())? {
+        let more = found.services.iter().map(Name::as_str).chain(found.operator.then_some(signing));
+        for folder in more {
+            match Self::read(base, folder)? {
                 Some(mark) if mark.id == found.id => {}
-                _ => lacking.push(service.as_str()),
+                _ => lacking.push(folder),
             }
         }
         if lacking.is_empty() {

@@ -53,7 +53,7 @@ impl AddService {
     }
 
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let target = Target::take(self.out.clone())?;
+        let mut target = Target::take(self.out.clone())?;
         let mark = target.found()?;
         if mark.services.contains(&self.name) {
             return Err(Failure::input(format!(
@@ -68,9 +68,10 @@ impl AddService {
         let result = json!({ "folder": target.display().to_string(), "added": [self.name], "lacks": keys });
         out.result(&result, || {
             let added = format!(
-                "added the service {name} in {folder}/{name}: let each broker reload its users (SIGHUP), then start it",
+                "added the service {name} in {folder}/{name}: {step}, then start it",
                 name = self.name,
-                folder = target.display()
+                folder = target.display(),
+                step = target.step()
             );
             std::iter::once(added).chain(enrolled.values().map(|entry| self.enrol(&target, entry))).collect()
         })?;

@@ -13,11 +13,14 @@ use sealwire::{BusConfig, Credentials, Name};
 use sealwire_gateway::http::new_seal_key;
 use time::OffsetDateTime;
 
+use super::authority::{Authority, PUT_AWAY, SIGNING};
 use super::certificates::Certificates;
 use super::mark::Mark;
+use super::nsc::Nsc;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{self, Lock, at, read_if_there, restrict};
 use crate::users::{Kind, Users};
+use crate::when;
 use sealwire_lab::layout::{self, CONFIG, DENYLIST, JWKS, RING, SERVICE_KEY, TOKEN_KEY};
 use sealwire_lab::parties::{self, AGENTS, ENVIRONMENT, ISSUER};
 use sealwire_lab::sandbox::command_to_add;
@@ -26,7 +29,7 @@ use sealwire_lab::sandbox::command_to_add;
 const NODES: [&str; 3] = ["nats-1", "nats-2", "nats-3"];
 /// The agent in a container of its own, which makes calls all the time.
 const CALLER: &str = "planner";
-const OPERATOR: &str = "operator";
+pub(super) const OPERATOR: &str = "operator";
 const ISSUER_FOLDER: &str = "issuer";
 /// The folder through which the issuer hands tokens to the caller.
 const TOKENS: &str = "tokens";
@@ -39,9 +42,13 @@ const GATEWAY_HOSTS: [&str; 3] = ["localhost", GATEWAY, "127.0.0.1"];
 /// All folders except those of the services.
 const FOLDERS: [&str; 8] = ["nats-1", "nats-2", "nats-3", CALLER, OPERATOR, ISSUER_FOLDER, TOKENS, GATEWAY];
 /// Further names that a service cannot have, since they are used next to its folder.
-const TAKEN: [&str; 5] = ["policies", "data-1", "data-2", "data-3", "node"];
+const TAKEN: [&str; 7] = ["policies", "data-1", "data-2", "data-3", "node", SIGNING, PUT_AWAY];
 /// The broker user of the operator's tools.
 const TOOLS: &str = "tools";
+const TOOLS_LOGIN: &str = "tools.nats.json";
+/// The broker user that brings accounts to brokers in operator mode.
+const PUSHER: &str = "pusher";
+const PUSHER_LOGIN: &str = "pusher.nats.json";
 /// The list of broker users, in the operator's folder.
 const USERS: &str = "users.json";
 /// How long tokens are valid, in seconds. The issuer's container writes the next one long before that.
@@ -51,6 +58,8 @@ const TOKEN_S: u64 = 900;
 /// that the other has removed.
 pub(super) struct Target {
     base: PathBuf,
+    /// Who signs accounts and users, if the brokers are in operator mode.
+    authority: Option<Authority>,
     _lock: Lock,
 }
 
@@ -62,7 +71,72 @@ impl Target {
         // Lock the inner folders, too: containers may share these as volumes, each below an outer folder of its own.
         let shared = FOLDERS.iter().map(|folder| base.join(folder)).filter(|folder| folder.is_dir());
         let lock = Lock::alone_in(std::iter::once(base.clone()).chain(shared))?;
-        Ok(Self { base, _lock: lock })
+        let authority = Authority::find(&base)?;
+        Ok(Self { base, authority, _lock: lock })
+    }
+
+    /// Has brokers in operator mode, if this is a new setup. Fails if the existing one has others.
+    pub(super) fn with_operator(&mut self, nsc: Option<Nsc>) -> Result<(), Failure> {
+        let of_servers = self.mark()?.is_some_and(|mark| !mark.operator);
+        match &self.authority {
+            _ if of_servers => {
+                let message = format!(
+                    "the brokers of the setup in `{}` have their users in their configuration",
+                    self.base.display()
+                );
+                Err(Failure::input(message).help("it is kept up with: sealwire setup cluster. Give another folder"))
+            }
+            Some(authority) if nsc.is_some() && authority.nsc() != nsc.as_ref() => {
+                let message =
+                    format!("the setup in `{}` was made with another store of nsc, or without", self.base.display());
+                Err(Failure::input(message).help("run this without --nsc-store: the setup knows what it was made with"))
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.authority = Some(Authority::make(&self.base, nsc)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Fails if the brokers are in operator mode.
+    pub(super) fn without_operator(&self) -> Result<(), Failure> {
+        if self.authority.is_none() {
+            return Ok(());
+        }
+        let failure =
+            Failure::input(format!("the brokers of the setup in `{}` are in operator mode", self.base.display()));
+        Err(failure.help("it is kept up with: sealwire setup operator"))
+    }
+
+    pub(super) fn is_in_operator_mode(&self) -> bool {
+        self.authority.is_some()
+    }
+
+    /// What brings a change of users to the brokers.
+    pub(super) fn step(&self) -> String {
+        match &self.authority {
+            None => "let each broker reload its users (SIGHUP)".to_owned(),
+            Some(authority) if authority.nsc().is_some() => "give it to the brokers: nsc push --all".to_owned(),
+            Some(_) => format!("give it to the brokers: sealwire setup push --out {}", self.base.display()),
+        }
+    }
+
+    /// The login with which accounts are pushed, unless the system's account is somebody else's.
+    pub(super) fn pusher(&self) -> Option<PathBuf> {
+        let is_ours = self.authority.as_ref().is_some_and(|authority| authority.nsc().is_none());
+        is_ours.then(|| self.file(OPERATOR, PUSHER_LOGIN))
+    }
+
+    /// The JWTs of accounts for brokers in operator mode, each with its public key.
+    pub(super) fn accounts(&mut self) -> Result<Vec<(String, String)>, Failure> {
+        self.found()?;
+        let users = Users::load(&self.file(OPERATOR, USERS))?;
+        let Some(authority) = &mut self.authority else {
+            let message = format!("the brokers of the setup in `{}` are not in operator mode", self.base.display());
+            return Err(Failure::input(message).help("they take new users from their configuration: SIGHUP"));
+        };
+        authority.accounts(&users)
     }
 
     pub(super) fn display(&self) -> std::path::Display<'_> {
@@ -71,39 +145,74 @@ impl Target {
 
     /// All folders of a setup.
     pub(super) fn folders(mark: &Mark) -> Vec<&str> {
-        FOLDERS.into_iter().chain(mark.services.iter().map(Name::as_str)).collect()
+        let signing = mark.operator.then_some(SIGNING);
+        FOLDERS.into_iter().chain(signing).chain(mark.services.iter().map(Name::as_str)).collect()
     }
 
     /// The mark of the setup that is there; `None` if there is none.
     pub(super) fn mark(&self) -> Result<Option<Mark>, Failure> {
-        Mark::find(&self.base, &FOLDERS)
+        Mark::find(&self.base, &FOLDERS, SIGNING)
     }
 
     /// Creates a setup without services. It is marked once it has some; until then it does not count as a setup.
-    pub(super) fn make(&self) -> Result<Mark, Failure> {
+    pub(super) fn make(&mut self) -> Result<Mark, Failure> {
         FOLDERS.into_iter().try_for_each(|folder| self.make_folder(folder))?;
         let mut users = Users::default();
         for (agent, algorithm) in agents() {
             let name = parties::named(agent)?;
             let key = AgentKey::generate(&format!("{agent}.k1"), algorithm).or_fail(Exit::Bug)?;
-            let seed = users.make(Kind::Agent, &name)?;
-            let bus = BusConfig { nkey_seed: Some(seed), tls_ca: Some("ca.pem".into()), ..brokers() };
+            let folder = folder_of(agent);
+            let mut bus = self.login(&mut users, Kind::Agent, &name, folder, agent)?;
+            if let Some(file) = bus.nkey_seed_file.take() {
+                // In the credentials themselves.
+                let file = self.file(folder, &file.to_string_lossy());
+                bus.nkey_seed = Some(read_secret(&file).or_fail(Exit::Input)?);
+                remove(&file)?;
+            }
             let credentials = Credentials::new(parties::named(ENVIRONMENT)?, name, key, bus);
             self.save_credentials(credentials, agent, &[])?;
         }
-        let tools = users.make(Kind::Tools, &parties::named(TOOLS)?)?;
-        self.write(OPERATOR, "tools.nkey", &tools)?;
-        let login = BusConfig { nkey_seed_file: Some("tools.nkey".into()), tls_ca: Some("ca.pem".into()), ..brokers() };
-        self.write(OPERATOR, "tools.nats.json", &(serde_json::to_string_pretty(&login).or_fail(Exit::Bug)? + "\n"))?;
+        let mut logins = vec![(Kind::Tools, TOOLS, TOOLS_LOGIN)];
+        // The system's account of `nsc` has users of its own.
+        let is_ours = self.authority.as_ref().is_some_and(|authority| authority.nsc().is_none());
+        logins.extend(is_ours.then_some((Kind::Pusher, PUSHER, PUSHER_LOGIN)));
+        for (kind, name, file) in logins {
+            let login = self.login(&mut users, kind, &parties::named(name)?, OPERATOR, name)?;
+            self.write(OPERATOR, file, &(serde_json::to_string_pretty(&login).or_fail(Exit::Bug)? + "\n"))?;
+        }
+        self.make_revoker(&mut users)?;
         self.write(OPERATOR, USERS, &users.to_json()?)?;
         let key = self.file(ISSUER_FOLDER, TOKEN_KEY);
         remove(&key)?;
         let issuer = TokenIssuer::generate(ISSUER).or_fail(Exit::Bug)?;
         issuer.save(&key).or_fail(Exit::Input)?;
         self.make_gateway(&issuer)?;
-        let mark = Mark::new();
+        let mark = Mark::new(self.authority.is_some());
         self.write_certificates(&mark)?;
         Ok(mark)
+    }
+
+    /// Makes a broker user, and the file with which it logs in. Returns the login of whatever has that file in its folder.
+    pub(super) fn login(
+        &mut self,
+        users: &mut Users,
+        kind: Kind,
+        name: &Name,
+        folder: &str,
+        file: &str,
+    ) -> Result<BusConfig, Failure> {
+        users.forget(kind, name);
+        let seed = users.make(kind, name)?;
+        let bus = BusConfig { tls_ca: Some("ca.pem".into()), ..brokers() };
+        let Some(authority) = &mut self.authority else {
+            let file = format!("{file}.nkey");
+            self.write(folder, &file, &seed)?;
+            return Ok(BusConfig { nkey_seed_file: Some(file.into()), ..bus });
+        };
+        let text = authority.creds(users, kind, name.as_str(), &seed)?;
+        let file = format!("{file}.creds");
+        self.write(folder, &file, &text)?;
+        Ok(BusConfig { creds_file: Some(file.into()), ..bus })
     }
 
     /// Writes the gateway's own files, except its configuration, which names the services.
@@ -131,7 +240,8 @@ impl Target {
         let certificates = Certificates::of_brokers(&NODES, now)?;
         let last = read_if_there(&self.file(OPERATOR, "ca.pem"))?.and_then(|text| first_certificate(&text));
         let trusted = certificates.authority.clone() + last.as_deref().unwrap_or_default();
-        let trusting = Self::folders(mark).into_iter().filter(|folder| ![ISSUER_FOLDER, TOKENS].contains(folder));
+        let trusting = Self::folders(mark).into_iter();
+        let trusting = trusting.filter(|folder| ![ISSUER_FOLDER, TOKENS, SIGNING].contains(folder));
         for folder in trusting {
             self.write(folder, "ca.pem", &trusted)?;
         }
@@ -146,7 +256,7 @@ impl Target {
     }
 
     /// Adds services, writes the brokers' users, and marks the setup. Replaces what an interrupted run left of these services.
-    pub(super) fn add_services(&self, mut mark: Mark, services: &[NewService]) -> Result<Mark, Failure> {
+    pub(super) fn add_services(&mut self, mut mark: Mark, services: &[NewService]) -> Result<Mark, Failure> {
         if services.is_empty() {
             return Ok(mark);
         }
@@ -203,21 +313,33 @@ impl Target {
     }
 
     /// Adds a broker user for an agent that created its own key pair; with `replace`, replaces the one it has.
-    pub(super) fn add_agent(&self, name: &Name, nkey: &str, replace: bool) -> Result<(), Failure> {
+    /// In operator mode, returns its JWT.
+    pub(super) fn add_agent(&mut self, name: &Name, nkey: &str, replace: bool) -> Result<Option<String>, Failure> {
         self.found()?;
         let mut users = Users::load(&self.file(OPERATOR, USERS))?;
         if replace {
-            users.forget(Kind::Agent, name);
+            self.forget_agent(&mut users, name);
         }
         users.admit(Kind::Agent, name, nkey)?;
-        self.write_users(&users)
+        let authority = self.authority.as_mut();
+        let jwt = authority.map(|authority| authority.user(&users, Kind::Agent, name.as_str(), nkey)).transpose()?;
+        self.write_users(&users)?;
+        Ok(jwt)
+    }
+
+    /// A user in a configuration is gone with its line; a JWT has to be revoked.
+    fn forget_agent(&self, users: &mut Users, name: &Name) -> bool {
+        if self.authority.is_some() {
+            users.revoke(Kind::Agent, name, when::now_s());
+        }
+        users.forget(Kind::Agent, name)
     }
 
     /// Removes an agent's broker user. Returns the records of its keys that are not revoked, with the ring of each.
-    pub(super) fn remove_agent(&self, name: &Name) -> Result<Vec<(PathBuf, KeyEntry)>, Failure> {
+    pub(super) fn remove_agent(&mut self, name: &Name) -> Result<Vec<(PathBuf, KeyEntry)>, Failure> {
         let mark = self.found()?;
         let mut users = Users::load(&self.file(OPERATOR, USERS))?;
-        if !users.forget(Kind::Agent, name) {
+        if !self.forget_agent(&mut users, name) {
             return Err(Failure::input(format!("the brokers know no agent {name}")));
         }
         self.write_users(&users)?;
@@ -258,14 +380,59 @@ impl Target {
         self.file(service.as_str(), SERVICE_KEY)
     }
 
-    fn write_users(&self, users: &Users) -> Result<(), Failure> {
+    fn service_config(&self, NewService { name: service, mcp }: &NewService) -> String {
+        let (own, guard) = (self.login_of(Kind::Service), self.login_of(Kind::Guard));
+        let urls = urls();
+        let (what, backend) = match mcp {
+            None => ("the demonstration methods", String::new()),
+            Some(url) => {
+                let plaintext = if url.starts_with("http:") {
+                    "# Nobody else is on the network between the service and the server.\nallow_plaintext = true\n"
+                } else {
+                    ""
+                };
+                let url = toml::Value::from(url.as_str());
+                let backend = format!(
+                    "\n[[backend]]\nname = \"{service}\"\nkind = \"mcp\"\nurl = {url}\nprefix = \"{service}\"\n{plaintext}"
+                );
+                ("the tools of an MCP server", backend)
+            }
+        };
+        format!(
+            "# A service with {what}. Written by `sealwire setup`.\n\
+             environment = \"{ENVIRONMENT}\"\nservice = \"{service}\"\n\n\
+             [nats]\nurls = [{urls}]\n{own}\ntls_ca = \"ca.pem\"\n\n\
+             [keys]\nring = \"{RING}\"\nservice_key = \"{SERVICE_KEY}\"\ndenylist = \"{DENYLIST}\"\n\n\
+             # The brokers see every token, so a token that is not bound to the caller's key is refused.\n\
+             [tokens]\nrequire_cnf = true\n\n\
+             [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\
+             may = {{ agents = [\"*\"], roles = [\"*\"] }}\n\n\
+             # The gateway speaks for its callers, and for nobody else.\n\
+             [[tokens.issuer]]\nissuer = \"{GATEWAY_URL}\"\njwks = \"gateway-jwks.json\"\n\
+             require = {{ \"act.sub\" = \"{GATEWAY}\" }}\n\
+             may = {{ agents = [\"{GATEWAY}\"], roles = [\"*\"], subjects = [\"*\"] }}\n\n\
+             [policy]\nfolder = \"../policies\"\n\n\
+             # All containers share one clock, so a small skew is enough; the smaller it is, the sooner a new guard vouches for\n\
+             # messages. A machine that also does your work may stall for longer than a quarter of a second.\n\
+             [replay]\nguard = \"shared\"\nreplicas = {copies}\nstream_messages = 200000\nskew_s = 2\nanswer_within_ms = 1000\n\n\
+             # The guard has its own account.\n\
+             [replay.nats]\nurls = [{urls}]\n{guard}\ntls_ca = \"ca.pem\"\n{backend}",
+            copies = NODES.len(),
+        )
+    }
+
+    fn write_users(&mut self, users: &Users) -> Result<(), Failure> {
         self.write(OPERATOR, USERS, &users.to_json()?)?;
-        let config = users.config("setup", ENVIRONMENT, None, |agent| Kind::Agent.permissions(ENVIRONMENT, agent));
+        let agents = |agent: &Name| Kind::Agent.permissions(ENVIRONMENT, agent.as_str());
+        let config = match &mut self.authority {
+            None => users.config("setup", ENVIRONMENT, None, agents),
+            Some(authority) => authority.config(users)?,
+        };
         NODES.iter().try_for_each(|node| self.write(node, "users.conf", &config))
     }
 
     fn add_service(
-        &self,
+        &mut self,
         added: &NewService,
         mark: &Mark,
         users: &mut Users,
@@ -276,9 +443,8 @@ impl Target {
         let audience = audience(name)?;
         mark.check_unmarked(&self.base, folder)?;
         self.make_folder(folder)?;
-        for (kind, file) in [(Kind::Service, "service.nkey"), (Kind::Guard, "guard.nkey")] {
-            users.forget(kind, name);
-            self.write(folder, file, &users.make(kind, name)?)?;
+        for kind in [Kind::Service, Kind::Guard, Kind::Follower] {
+            self.login(users, kind, name, folder, kind.as_str())?;
         }
         let key = ServiceKey::generate(&format!("svc:{audience}:1"), &audience).or_fail(Exit::Bug)?;
         remove(&self.file(folder, SERVICE_KEY))?;
@@ -293,7 +459,7 @@ impl Target {
         self.write(folder, "gateway-jwks.json", &gateway.public_jwks())?;
         self.write(folder, DENYLIST, &denied.to_json())?;
         self.write(folder, "ca.pem", &read_if_there(&self.file(OPERATOR, "ca.pem"))?.unwrap_or_default())?;
-        self.write(folder, CONFIG, &service_config(added))
+        self.write(folder, CONFIG, &self.service_config(added))
     }
 
     /// The agents of the setup, each with whether every service still accepts its key: a key that one service has retired or
@@ -361,11 +527,19 @@ impl Target {
     }
 
     fn credentials(&self, agent: &str) -> PathBuf {
-        let folder = if [CALLER, GATEWAY].contains(&agent) { agent } else { OPERATOR };
-        layout::credentials(&self.base.join(folder), agent)
+        layout::credentials(&self.base.join(folder_of(agent)), agent)
     }
 
-    fn file(&self, folder: &str, name: &str) -> PathBuf {
+    /// How a configuration names the login of a service.
+    pub(super) fn login_of(&self, kind: Kind) -> String {
+        let kind = kind.as_str();
+        match self.authority {
+            None => format!("nkey_seed_file = \"{kind}.nkey\""),
+            Some(_) => format!("creds_file = \"{kind}.creds\""),
+        }
+    }
+
+    pub(super) fn file(&self, folder: &str, name: &str) -> PathBuf {
         self.base.join(folder).join(name)
     }
 
@@ -376,7 +550,7 @@ impl Target {
     }
 
     /// Writes a file that only its owner can read, even if it is not secret: each container owns its files.
-    fn write(&self, folder: &str, name: &str, text: &str) -> Result<(), Failure> {
+    pub(super) fn write(&self, folder: &str, name: &str, text: &str) -> Result<(), Failure> {
         write_secret(&self.file(folder, name), text, true).or_fail(Exit::Input)
     }
 }
@@ -419,6 +593,17 @@ fn roles(agent: &str) -> &'static [&'static str] {
     AGENTS.iter().find(|(name, ..)| *name == agent).map_or(&[], |(_, roles, ..)| roles)
 }
 
+/// The folder that an agent has its files in: the caller and the gateway have their own.
+fn folder_of(agent: &str) -> &str {
+    if [CALLER, GATEWAY].contains(&agent) { agent } else { OPERATOR }
+}
+
+/// The brokers' addresses, as a list of TOML.
+pub(super) fn urls() -> String {
+    let urls: Vec<String> = brokers().urls.iter().map(|url| format!("\"{url}\"")).collect();
+    urls.join(", ")
+}
+
 fn brokers() -> BusConfig {
     BusConfig { urls: NODES.iter().map(|node| format!("tls://{node}:4222")).collect(), ..BusConfig::default() }
 }
@@ -439,54 +624,13 @@ fn gateway_config(services: &[Name]) -> String {
     )
 }
 
-fn service_config(NewService { name: service, mcp }: &NewService) -> String {
-    let urls: Vec<String> = brokers().urls.iter().map(|url| format!("\"{url}\"")).collect();
-    let urls = urls.join(", ");
-    let (what, backend) = match mcp {
-        None => ("the demonstration methods", String::new()),
-        Some(url) => {
-            let plaintext = if url.starts_with("http:") {
-                "# Nobody else is on the network between the service and the server.\nallow_plaintext = true\n"
-            } else {
-                ""
-            };
-            let url = toml::Value::from(url.as_str());
-            let backend = format!(
-                "\n[[backend]]\nname = \"{service}\"\nkind = \"mcp\"\nurl = {url}\nprefix = \"{service}\"\n{plaintext}"
-            );
-            ("the tools of an MCP server", backend)
-        }
-    };
-    format!(
-        "# A service with {what}. Written by `sealwire setup`.\n\
-         environment = \"{ENVIRONMENT}\"\nservice = \"{service}\"\n\n\
-         [nats]\nurls = [{urls}]\nnkey_seed_file = \"service.nkey\"\ntls_ca = \"ca.pem\"\n\n\
-         [keys]\nring = \"{RING}\"\nservice_key = \"{SERVICE_KEY}\"\ndenylist = \"{DENYLIST}\"\n\n\
-         # The brokers see every token, so a token that is not bound to the caller's key is refused.\n\
-         [tokens]\nrequire_cnf = true\n\n\
-         [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\
-         may = {{ agents = [\"*\"], roles = [\"*\"] }}\n\n\
-         # The gateway speaks for its callers, and for nobody else.\n\
-         [[tokens.issuer]]\nissuer = \"{GATEWAY_URL}\"\njwks = \"gateway-jwks.json\"\n\
-         require = {{ \"act.sub\" = \"{GATEWAY}\" }}\n\
-         may = {{ agents = [\"{GATEWAY}\"], roles = [\"*\"], subjects = [\"*\"] }}\n\n\
-         [policy]\nfolder = \"../policies\"\n\n\
-         # All containers share one clock, so a small skew is enough; the smaller it is, the sooner a new guard vouches for\n\
-         # messages. A machine that also does your work may stall for longer than a quarter of a second.\n\
-         [replay]\nguard = \"shared\"\nreplicas = {copies}\nstream_messages = 200000\nskew_s = 2\nanswer_within_ms = 1000\n\n\
-         # The guard has its own account.\n\
-         [replay.nats]\nurls = [{urls}]\nnkey_seed_file = \"guard.nkey\"\ntls_ca = \"ca.pem\"\n{backend}",
-        copies = NODES.len(),
-    )
-}
-
 /// The first certificate of a PEM file, including its end line.
 fn first_certificate(text: &str) -> Option<String> {
     const END: &str = "-----END CERTIFICATE-----\n";
     text.split_inclusive(END).next().filter(|first| first.ends_with(END)).map(ToOwned::to_owned)
 }
 
-fn remove(path: &Path) -> Result<(), Failure> {
+pub(super) fn remove(path: &Path) -> Result<(), Failure> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(path, &error)),
         _ => Ok(()),

@@ -3,17 +3,18 @@
 mod agreement;
 mod gate;
 mod limits;
+mod operator;
 mod permissions;
+mod revocation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::shell::Shell;
-use gate::{Gate, Served};
+use gate::{Gate, Kind, Served};
 use sealwire::{Clock as _, SystemClock};
 use sealwire_testkit::SOON;
-use sealwire_testkit::raw::RawConnection;
 use serde_json::Value;
 
 /// All files, with their texts.
@@ -38,8 +39,9 @@ fn secrets(name: &str, text: &str) -> Vec<String> {
     let name = name.rsplit('/').next().unwrap();
     match name {
         "key.pem" => vec![text.lines().nth(1).unwrap().to_owned()],
-        "service.nkey" | "guard.nkey" | "tools.nkey" => vec![text.trim().to_owned()],
+        "service.nkey" | "guard.nkey" | "follower.nkey" | "tools.nkey" | "revoker.nkey" => vec![text.trim().to_owned()],
         "token-key.json" | "gateway-key.json" => at(&["/d"]),
+        "op-1.json" => at(&["/seed"]),
         "seal.key" => vec![text.to_owned()],
         "service-key.json" => at(&["/seed"]),
         "planner.jwt" => vec![text.trim().to_owned()],
@@ -68,15 +70,15 @@ fn every_secret_is_in_one_file_that_only_its_owner_can_read() {
             shell.never_said(&secret);
         }
     }
-    // Three brokers' keys; two users of each service, its key and three derived keys; five agents with a user each; the
-    // tools; the issuer; one token; the gateway's certificate key, its token key and its seal key.
-    assert_eq!(count, 3 + 2 * (2 + 1 + 3) + 5 * 2 + 1 + 1 + 1 + 3);
+    // Three brokers' keys; three users of each service, its key and three derived keys; five agents with a user each; the
+    // tools; an operator with a user and a key; the issuer; one token; the gateway's certificate key, its token key and its seal key.
+    assert_eq!(count, 3 + 2 * (3 + 1 + 3) + 5 * 2 + 1 + 2 + 1 + 1 + 3);
     for folder in shell.files() {
         assert_eq!(shell.mode(&folder), 0o700, "{folder}");
     }
     assert!(files.keys().all(|name| shell.mode(name) == 0o600), "what is no secret has no other reader either");
     let users = &files["nats-1/users.conf"];
-    assert!(!users.contains(" SU") && users.matches("nkey: U").count() == 10, "public keys only");
+    assert!(!users.contains(" SU") && users.matches("nkey: U").count() == 13, "public keys only");
     assert!(!users.contains("allow_responses"));
     assert_eq!(users, &files["nats-3/users.conf"]);
     assert!(
@@ -313,85 +315,117 @@ fn a_service_in_front_of_a_server_of_mcp_is_set_up_as_the_others_are() {
 /// A running broker reloads its users; then the new service serves, with its own guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_is_added_while_the_brokers_run() {
-    let gate = Gate::open().await;
-    let _demo = gate.serve("demo", "demo.json");
-    gate.shell.run("setup service ledger --out .").ok();
-    let before = RawConnection::connect_as(&gate.server.url(), &gate.seed("service ledger")).await;
-    assert!(before.unwrap_err()[0].contains("Authorization Violation"));
-    gate.server.reload(&gate::config(&gate.shell)).await;
-    let _ledger = gate.serve("ledger", "ledger.json");
-    let creds = gate.planner();
-    gate.shell.run_args(&["call", "--creds", &creds, "demo", "math/add", "[2, 3]"]).ok();
-    let issue = "token issue --key issuer/token-key.json --subject planner --audience dev/ledger --role calculator";
-    gate.shell.run(&format!("{issue} --cnf-kid-file tokens/planner.kid --out tokens/planner.jwt")).ok();
-    gate.shell.run_args(&["call", "--creds", &creds, "ledger", "math/add", "[2, 3]"]).ok();
+    for gate in Gate::of_both_kinds().await {
+        let _demo = gate.serve("demo", "demo.json");
+        gate.shell.run("setup service ledger --out .").ok();
+        // In operator mode, the scoped key of services lets it in at once; the guard's account is new.
+        let user = if gate.kind == Kind::Server { "service ledger" } else { "guard ledger" };
+        let before = gate.connect(user).await;
+        assert!(before.unwrap_err()[0].contains("Authorization Violation"));
+        gate.update().await;
+        let _ledger = gate.serve("ledger", "ledger.json");
+        let creds = gate.planner();
+        gate.shell.run_args(&["call", "--creds", &creds, "demo", "math/add", "[2, 3]"]).ok();
+        let issue = "token issue --key issuer/token-key.json --subject planner --audience dev/ledger --role calculator";
+        gate.shell.run(&format!("{issue} --cnf-kid-file tokens/planner.kid --out tokens/planner.jwt")).ok();
+        gate.shell.run_args(&["call", "--creds", &creds, "ledger", "math/add", "[2, 3]"]).ok();
+    }
 }
 
 /// From its own key to its first answer, with nothing secret passed on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {
-    let gate = Gate::open().await;
-    let _demo = gate.serve("demo", "demo.json");
-    let shell = &gate.shell;
-    let asked = shell.run(&format!("keys request robot --environment dev --nkey --url {} --json", gate.server.url()));
-    let asked = asked.ok().json();
-    let thumbprint = asked["thumbprint"].as_str().unwrap();
-    let enrol = format!("keys enrol robot robot.request --thumbprint {thumbprint} --service dev/demo=demo/ring.json");
-    shell.run(&format!("{enrol} --pin-from demo/service-key.json")).ok();
-    shell.run("keys accept robot.creds.json robot.enrolment.json").ok();
-    let other = format!("setup agent robot.request --thumbprint {}x --out .", &thumbprint[1..]);
-    shell.run(&other).fails(30, &["is for another key"]);
-    let known = format!("setup agent robot.request --thumbprint {thumbprint} --out .");
-    shell.run(&known).ok();
-    shell.run(&known).fails(30, &["already"]);
-    gate.server.reload(&gate::config(shell)).await;
-    let issue = "token issue --key issuer/token-key.json --subject robot --audience dev/demo --role calculator";
-    shell.run(&format!("{issue} --cnf-jkt {thumbprint} --out robot.jwt")).ok();
-    let call = ["call", "--creds", "robot.creds.json", "demo", "math/add", "[2, 3]"];
-    let deadline = Instant::now() + SOON;
-    while shell.run_args(&call).code != 0 {
-        assert!(Instant::now() < deadline, "{:?}", shell.run_args(&call));
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    // Adding the next service keeps the agent's user, and prints how to let the agent in.
-    let said = shell.run("setup service ledger --out .").ok().stdout;
-    let (first, second) = (asked["nkey"].as_str().unwrap(), "replaced");
-    assert!(shell.read("nats-1/users.conf").contains(first));
-    let line = said
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("sealwire keys enrol"))
-        .unwrap_or_else(|| panic!("{said}"));
-    shell.run(&format!("keys enrol {line}")).ok();
-    let owners = |ring: &str| {
-        let ring = shell.read_json(ring);
-        ring["keys"].as_array().unwrap().iter().map(|key| key["owner"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    assert!(owners("ledger/ring.json").contains(&"robot".to_owned()));
-    shell.run("setup service audit --out . --json").ok();
+    for gate in Gate::of_both_kinds().await {
+        let _demo = gate.serve("demo", "demo.json");
+        let shell = &gate.shell;
+        let asked =
+            shell.run(&format!("keys request robot --environment dev --nkey --url {} --json", gate.server.url()));
+        let asked = asked.ok().json();
+        let thumbprint = asked["thumbprint"].as_str().unwrap();
+        let enrol =
+            format!("keys enrol robot robot.request --thumbprint {thumbprint} --service dev/demo=demo/ring.json");
+        shell.run(&format!("{enrol} --pin-from demo/service-key.json")).ok();
+        shell.run("keys accept robot.creds.json robot.enrolment.json").ok();
+        let other = format!("setup agent robot.request --thumbprint {}x --out .", &thumbprint[1..]);
+        shell.run(&other).fails(30, &["is for another key"]);
+        let known = format!("setup agent robot.request --thumbprint {thumbprint} --out .");
+        match gate.kind {
+            Kind::Server => {
+                shell.run(&format!("{known} --jwt robot.user.jwt")).fails(2, &["not in operator mode"]);
+                shell.run(&known).ok();
+            }
+            Kind::Operator => {
+                shell.run(&format!("{known} --jwt robot.user.jwt")).ok();
+                let accept = "keys accept robot.creds.json robot.enrolment.json --nats-jwt";
+                let other = sealwire_testkit::operator::parts(&shell.read("planner/planner.creds")).0;
+                shell.write("other.jwt", &other);
+                shell.run(&format!("{accept} other.jwt")).fails(30, &["not the JWT of the user", "ask the operator"]);
+                let seed = shell.read_json("robot.creds.json")["nats"]["nkey_seed"].as_str().unwrap().to_owned();
+                shell.run(&format!("{accept} robot.user.jwt")).ok();
+                assert!(!shell.read("robot.creds.json").contains(&seed) && shell.read("robot.creds").contains(&seed));
+                assert_eq!([shell.mode("robot.creds"), shell.mode("robot.creds.json")], [0o600; 2]);
+                // Once more changes nothing.
+                shell.run(&format!("{accept} robot.user.jwt")).ok();
+            }
+        }
+        shell.run(&known).fails(30, &["already"]);
+        gate.update().await;
+        let issue = "token issue --key issuer/token-key.json --subject robot --audience dev/demo --role calculator";
+        shell.run(&format!("{issue} --cnf-jkt {thumbprint} --out robot.jwt")).ok();
+        let call = ["call", "--creds", "robot.creds.json", "demo", "math/add", "[2, 3]"];
+        let deadline = Instant::now() + SOON;
+        while shell.run_args(&call).code != 0 {
+            assert!(Instant::now() < deadline, "{:?}", shell.run_args(&call));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        // Adding the next service keeps the agent's user, and prints how to let the agent in.
+        let said = shell.run("setup service ledger --out .").ok().stdout;
+        let (first, second) = (asked["nkey"].as_str().unwrap(), "replaced");
+        let knows = |nkey: &str| match gate.kind {
+            Kind::Server => shell.read("nats-1/users.conf").contains(nkey),
+            Kind::Operator => shell.read_json("operator/users.json")["users"].to_string().contains(nkey),
+        };
+        assert!(knows(first));
+        let line = said
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("sealwire keys enrol"))
+            .unwrap_or_else(|| panic!("{said}"));
+        shell.run(&format!("keys enrol {line}")).ok();
+        let owners = |ring: &str| {
+            let ring = shell.read_json(ring);
+            ring["keys"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|key| key["owner"].as_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert!(owners("ledger/ring.json").contains(&"robot".to_owned()));
+        shell.run("setup service audit --out . --json").ok();
 
-    // A new key pair for the broker replaces the first.
-    let again =
-        format!("keys request robot --environment dev --nkey --out {second}.creds.json --request {second}.request");
-    let again = shell.run(&format!("{again} --json")).ok().json();
-    let replace = format!("setup agent - --thumbprint {} --out .", again["thumbprint"].as_str().unwrap());
-    let request = shell.read("replaced.request");
-    let with_request = |line: &str| shell.run_with_stdin(&line.split(' ').collect::<Vec<_>>(), request.as_bytes());
-    with_request(&replace).fails(30, &["already"]);
-    with_request(&format!("{replace} --replace")).ok();
-    let users = shell.read("nats-1/users.conf");
-    assert!(users.contains(again["nkey"].as_str().unwrap()) && !users.contains(first));
-    // Without its user, the agent is disconnected and cannot come back.
-    let removed = shell.run("setup remove-agent robot --out .").ok();
-    for service in ["demo", "ledger"] {
-        assert!(
-            removed.stdout.contains(&format!("sealwire keys revoke robot.k1 --ring ./{service}/ring.json")),
-            "{removed:?}"
-        );
+        // A new key pair for the broker replaces the first.
+        let again =
+            format!("keys request robot --environment dev --nkey --out {second}.creds.json --request {second}.request");
+        let again = shell.run(&format!("{again} --json")).ok().json();
+        let replace = format!("setup agent - --thumbprint {} --out .", again["thumbprint"].as_str().unwrap());
+        let request = shell.read("replaced.request");
+        let with_request = |line: &str| shell.run_with_stdin(&line.split(' ').collect::<Vec<_>>(), request.as_bytes());
+        with_request(&replace).fails(30, &["already"]);
+        with_request(&format!("{replace} --replace")).ok();
+        assert!(knows(again["nkey"].as_str().unwrap()) && !knows(first));
+        // Without its user, the agent is disconnected and cannot come back.
+        let removed = shell.run("setup remove-agent robot --out .").ok();
+        for service in ["demo", "ledger"] {
+            assert!(
+                removed.stdout.contains(&format!("sealwire keys revoke robot.k1 --ring ./{service}/ring.json")),
+                "{removed:?}"
+            );
+        }
+        shell.run("setup remove-agent robot --out .").fails(30, &["know no agent robot"]);
+        assert!(!knows(again["nkey"].as_str().unwrap()));
+        gate.update().await;
+        assert_ne!(shell.run_args(&call).code, 0);
     }
-    shell.run("setup remove-agent robot --out .").fails(30, &["know no agent robot"]);
-    assert!(!shell.read("nats-2/users.conf").contains(again["nkey"].as_str().unwrap()));
-    gate.server.reload(&gate::config(shell)).await;
-    assert_ne!(shell.run_args(&call).code, 0);
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker or a service, or keep running: where their JSON is tested.
-const ELSEWHERE: [(&str, &str); 38] = [
+const ELSEWHERE: [(&str, &str); 40] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -55,6 +55,8 @@ const ELSEWHERE: [(&str, &str); 38] = [
     ("records check", "records.rs"),
     ("records report", "records.rs"),
     ("ping", "cluster_setup"),
+    ("setup push", "cluster_setup"),
+    ("setup user", "cluster_setup"),
     ("nats-server", "../readme.rs"),
     ("dev", "dev.rs"),
     ("dev add-agent", "dev.rs"),
@@ -73,7 +75,7 @@ const CASES: &str = "[[case]]\nname = \"may\"\ncaller = { agent = \"planner\", r
     params = [1]\nexpect = \"allow\"\n";
 
 /// Command lines, in an order in which each finds what it needs. Earlier ones print `KID`, `THUMBPRINT` and `TOKEN`.
-const LINES: [&str; 34] = [
+const LINES: [&str; 35] = [
     "init hello --url nats://127.0.0.1:4222",
     "keys new-agent planner --service dev/math=math.ring.json",
     "keys new-operator op-1",
@@ -105,6 +107,7 @@ const LINES: [&str; 34] = [
     "config reference",
     "man pages",
     "setup cluster --out set-up",
+    "setup operator --out other-set-up",
     "setup service ledger --out set-up",
     "setup agent robot.request --thumbprint THUMBPRINT --out set-up",
     "setup remove-agent robot --out set-up",

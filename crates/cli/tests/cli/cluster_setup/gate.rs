@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectOptions};
 
+use serde_json::Value;
+
 use crate::shell::Shell;
 use sealwire_testkit::raw::RawConnection;
 use sealwire_testkit::{NatsServer, SOON, within};
@@ -13,39 +15,105 @@ use sealwire_testkit::{NatsServer, SOON, within};
 pub(crate) struct Gate {
     pub(crate) shell: Shell,
     pub(crate) server: NatsServer,
+    pub(crate) kind: Kind,
+}
+
+/// Where brokers have their users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// In their configuration: `setup cluster`.
+    Server,
+    /// In JWTs: `setup operator`.
+    Operator,
 }
 
 impl Gate {
     pub(crate) async fn open() -> Self {
+        Self::open_as(Kind::Server).await
+    }
+
+    /// One of each kind: users may do the same at both.
+    pub(crate) async fn of_both_kinds() -> [Self; 2] {
+        [Self::open_as(Kind::Server).await, Self::open_as(Kind::Operator).await]
+    }
+
+    pub(crate) async fn open_as(kind: Kind) -> Self {
         let shell = Shell::new();
-        shell.run("setup cluster --out .").ok();
+        match kind {
+            Kind::Server => shell.run("setup cluster --out .").ok(),
+            Kind::Operator => shell.run("setup operator --out .").ok(),
+        };
         let server = NatsServer::start_with(&config(&shell)).await;
-        Self { shell, server }
+        Self { shell, server, kind }
+    }
+
+    /// Brings a change of users to the broker.
+    pub(crate) async fn update(&self) {
+        match self.kind {
+            Kind::Server => self.server.reload(&config(&self.shell)).await,
+            Kind::Operator => {
+                let login = serde_json::json!({ "urls": [self.server.url()], "creds_file": "pusher.creds" });
+                self.shell.write("operator/here.nats.json", &login.to_string());
+                self.shell.set_mode("operator/here.nats.json", 0o600);
+                tokio::task::block_in_place(|| {
+                    self.shell.run("setup push --out . --login operator/here.nats.json").ok()
+                });
+            }
+        }
     }
 
     /// The same with a broker that permits everything to everybody: all that is left are the replicas' own checks.
     pub(crate) async fn open_to_all() -> Self {
         let shell = Shell::new();
         shell.run("setup cluster --out .").ok();
-        Self { shell, server: NatsServer::start().await }
+        Self { shell, server: NatsServer::start().await, kind: Kind::Server }
     }
 
-    /// The nkey seed of a broker user: an agent, `tools`, `service NAME` or `guard NAME`.
-    pub(crate) fn seed(&self, user: &str) -> String {
-        let agent = |folder: &str| {
-            let credentials = self.shell.read_json(&format!("{folder}/{user}.creds.json"));
-            credentials["nats"]["nkey_seed"].as_str().unwrap().to_owned()
+    /// The nkey seed of a broker user, or its `.creds` file: an agent, `tools`, or a kind with a name, such as `service demo`.
+    fn login(&self, user: &str) -> String {
+        let folder = |agent: &str| {
+            if ["planner", "gateway"].contains(&agent) { agent.to_owned() } else { "operator".to_owned() }
         };
-        match user.split_once(' ') {
-            Some((kind @ ("service" | "guard"), name)) => self.shell.read(&format!("{name}/{kind}.nkey")),
-            _ if user == "tools" => self.shell.read("operator/tools.nkey"),
-            _ if ["planner", "gateway"].contains(&user) => agent(user),
-            _ => agent("operator"),
+        let (folder, file) = match user.split_once(' ') {
+            Some((kind @ ("service" | "guard" | "follower"), name)) => (name.to_owned(), kind),
+            Some((kind, _)) => ("operator".to_owned(), kind),
+            None => (folder(user), user),
+        };
+        match self.kind {
+            Kind::Operator => self.shell.read(&format!("{folder}/{file}.creds")),
+            Kind::Server if user == "tools" || user.contains(' ') => self.shell.read(&format!("{folder}/{file}.nkey")),
+            Kind::Server => {
+                let credentials = self.shell.read_json(&format!("{folder}/{file}.creds.json"));
+                credentials["nats"]["nkey_seed"].as_str().unwrap().to_owned()
+            }
         }
     }
 
+    pub(crate) async fn connect(&self, user: &str) -> Result<RawConnection, Vec<String>> {
+        match self.kind {
+            Kind::Server => RawConnection::connect_as(&self.server.url(), &self.login(user)).await,
+            Kind::Operator => RawConnection::connect_with_creds(&self.server.url(), &self.login(user)).await,
+        }
+    }
+
+    /// In operator mode, the claims of an account.
+    pub(crate) fn account(&self, name: &str) -> Value {
+        let key =
+            self.shell.read_json("operator/accounts.json")["accounts"][name]["account"].as_str().unwrap().to_owned();
+        let users = self.shell.read("nats-1/users.conf");
+        let jwt = users.lines().find_map(|line| line.trim().strip_prefix(&format!("{key}: "))).unwrap();
+        sealwire_testkit::desk::part(jwt, 1)
+    }
+
     pub(crate) async fn raw(&self, user: &str) -> RawConnection {
-        RawConnection::connect_as(&self.server.url(), &self.seed(user)).await.unwrap()
+        self.connect(user).await.unwrap_or_else(|errors| panic!("{user}: {errors:?}"))
+    }
+
+    pub(crate) fn options(&self, user: &str) -> ConnectOptions {
+        match self.kind {
+            Kind::Server => ConnectOptions::with_nkey(self.login(user)),
+            Kind::Operator => ConnectOptions::with_credentials(&self.login(user)).unwrap(),
+        }
     }
 
     /// A client whose inboxes are where its permissions allow.
@@ -55,7 +123,7 @@ impl Gate {
             Some((_, name)) => format!("_SVC.{name}.guard.test"),
             None => format!("_INBOX.{user}"),
         };
-        let options = ConnectOptions::with_nkey(self.seed(user)).custom_inbox_prefix(inbox);
+        let options = self.options(user).custom_inbox_prefix(inbox);
         within(SOON, options.connect(self.server.url())).await.unwrap()
     }
 
@@ -80,12 +148,17 @@ impl Gate {
         (publishes, subscribes)
     }
 
+    /// A file of the setup, with this broker in place of the three.
+    pub(crate) fn here(&self, file: &str) -> String {
+        let cluster = r#"["tls://nats-1:4222", "tls://nats-2:4222", "tls://nats-3:4222"]"#;
+        let text = self.shell.read(file);
+        assert!(text.contains(cluster), "{text}");
+        text.replace(cluster, &format!("[\"{}\"]", self.server.url())).replace("tls_ca = \"ca.pem\"\n", "")
+    }
+
     /// A service's configuration, with this broker in place of the three.
     pub(crate) fn configure(&self, service: &str) -> String {
-        let cluster = r#"["tls://nats-1:4222", "tls://nats-2:4222", "tls://nats-3:4222"]"#;
-        let config = self.shell.read(&format!("{service}/sealwire.toml"));
-        let config =
-            config.replace(cluster, &format!("[\"{}\"]", self.server.url())).replace("tls_ca = \"ca.pem\"\n", "");
+        let config = self.here(&format!("{service}/sealwire.toml"));
         let here = format!("{service}/here.toml");
         self.shell.write(&here, &config.replace("replicas = 3", "replicas = 1"));
         self.shell.set_mode(&here, 0o600);
@@ -100,8 +173,12 @@ impl Gate {
 
     /// Starts a replica of a service, which is ready when this returns.
     pub(crate) fn serve(&self, service: &str, state: &str) -> Served {
-        let config = self.configure(service);
-        let served = self.start(&config, state);
+        self.serve_with(&self.configure(service), state)
+    }
+
+    /// The same with this configuration.
+    pub(crate) fn serve_with(&self, config: &str, state: &str) -> Served {
+        let served = self.start(config, state);
         let ping = format!("ping --config {config} --own {state}");
         let deadline = Instant::now() + 3 * SOON;
         while self.shell.run(&ping).code != 0 {
@@ -148,7 +225,9 @@ pub(crate) fn config(shell: &Shell) -> String {
     let shipped = std::fs::read_to_string(sealwire_testkit::root().join("deploy/nats.conf")).unwrap();
     let limits: Vec<&str> = shipped.lines().filter(|line| line.starts_with("max_")).collect();
     assert!(limits.len() >= 3, "{limits:?}");
-    format!("{}\n{}", limits.join("\n"), shell.read("nats-1/users.conf"))
+    let accounts = shell.path("accounts");
+    let users = shell.read("nats-1/users.conf").replace("/sealwire/data/accounts", accounts.to_str().unwrap());
+    format!("{}\n{users}", limits.join("\n"))
 }
 
 /// A running command, which is killed when it is dropped, if it has not ended before.
