@@ -39,9 +39,19 @@ pub(crate) async fn says(said: &mut watch::Receiver<String>, what: &str) {
 
 /// All output of a process that has ended: its last lines may still be in the pipe.
 pub(crate) async fn whole(said: &mut watch::Receiver<String>) -> String {
-    let rest = async { while said.changed().await.is_ok() {} };
-    // Somebody else may hold the pipe open.
-    drop(tokio::time::timeout(Duration::from_secs(2), rest).await);
+    // Somebody else may hold the pipe open. Two seconds of silence in so many turns, and not in one: whoever reads the pipe has had a turn
+    // in between, even if the machine stood still.
+    let rest = async {
+        let mut silent = 0;
+        while silent < 40 {
+            match tokio::time::timeout(Duration::from_millis(50), said.changed()).await {
+                Ok(Ok(())) => silent = 0,
+                Ok(Err(_)) => return,
+                Err(_) => silent += 1,
+            }
+        }
+    };
+    drop(tokio::time::timeout(Duration::from_secs(60), rest).await);
     said.borrow().clone()
 }
 
