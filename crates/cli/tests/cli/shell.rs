@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -45,7 +45,28 @@ impl Shell {
     pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        if !self.replace(&path, text) {
+            std::fs::write(path, text).unwrap();
+        }
+    }
+
+    /// Gives a file another content in one step, as editors do, and says whether that was possible. A service may read the file at any
+    /// moment, and half a policy, or none, is a policy too.
+    fn replace(&self, path: &Path, text: &str) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let Ok(before) = std::fs::symlink_metadata(path) else { return false };
+        // Beside the folder, which a service may list; on the same file system.
+        let whole = self.folder.path().with_extension("whole");
+        std::fs::write(&whole, text).unwrap();
+        std::fs::set_permissions(&whole, before.permissions()).unwrap();
+        let made = std::fs::symlink_metadata(&whole).unwrap();
+        let is_alike =
+            before.is_file() && before.nlink() == 1 && (before.uid(), before.gid()) == (made.uid(), made.gid());
+        let is_replaced = is_alike && std::fs::rename(&whole, path).is_ok();
+        if !is_replaced {
+            std::fs::remove_file(&whole).unwrap();
+        }
+        is_replaced
     }
 
     /// The names in the folder, in order.
