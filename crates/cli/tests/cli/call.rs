@@ -306,11 +306,12 @@ async fn a_failure_says_what_to_do() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_takes_longer_than_a_second_says_what_it_waits_for() {
     let bench = Bench::start().await;
-    let call = ["call", "--creds", "planner.creds.json", "late", "math/add", "--wait", "2s"];
+    let call = ["call", "--creds", "planner.creds.json", "late", "math/add", "--wait", "4s"];
     let waits = "waiting for the service `late` …";
     let terminal = on_terminal(&bench.shell, &call, &[]);
     let (counted, rest) = terminal.rsplit_once("\r\u{1b}[K").unwrap();
-    assert!(counted.contains(&format!("{waits} 1 s")), "{terminal:?}");
+    // On a busy machine, it may not get to say each of them.
+    assert!((1..=4).any(|second| counted.contains(&format!("{waits} {second} s"))), "{terminal:?}");
     assert!(!rest.contains(waits) && rest.contains("nobody listens"), "the line is gone: {terminal:?}");
     // A terminal that cannot take a line back gets the line that a log gets.
     let dumb = on_terminal(&bench.shell, &call, &[("TERM", "dumb")]);
@@ -330,7 +331,7 @@ async fn a_command_that_takes_longer_than_a_second_says_what_it_waits_for() {
 async fn a_service_that_comes_late_is_waited_for_and_called_once() {
     let bench = Bench::start().await;
     let words =
-        ["call", "--creds", "planner.creds.json", "late", "math/add", "[2,3]", "--wait", "20s", "--deadline", "1s"];
+        ["call", "--creds", "planner.creds.json", "late", "math/add", "[2,3]", "--wait", "60s", "--deadline", "5s"];
     let mut call = bench.shell.command(&words).spawn().unwrap();
     tokio::time::sleep(Duration::from_millis(700)).await;
     let client = bench.server.client().await;
@@ -338,13 +339,23 @@ async fn a_service_that_comes_late_is_waited_for_and_called_once() {
     let mut calls = Vec::new();
     // No waiting for a service that is too busy, nor for one that knows the agent.
     let hint = r#"{"jsonrpc":"2.0","error":{"code":-32014,"message":"overloaded"},"id":null}"#;
-    while let Ok(Some(message)) = tokio::time::timeout(Duration::from_secs(4), heard.next()).await {
-        client.publish(message.reply.unwrap(), hint.into()).await.unwrap();
-        calls.push(String::from_utf8(message.payload.to_vec()).unwrap());
-    }
-    assert_eq!(call.wait().unwrap().code(), Some(22), "the hint was its answer");
+    let mut ended = tokio::task::spawn_blocking(move || call.wait().unwrap());
+    let answering = async {
+        loop {
+            tokio::select! {
+                Some(message) = heard.next() => {
+                    client.publish(message.reply.unwrap(), hint.into()).await.unwrap();
+                    calls.push(String::from_utf8(message.payload.to_vec()).unwrap());
+                }
+                ended = &mut ended => break ended.unwrap(),
+            }
+        }
+    };
+    let status = within(4 * SOON, answering).await;
+    assert_eq!(status.code(), Some(22), "the hint was its answer");
     let (questions, called): (Vec<&str>, Vec<&str>) = calls.iter().map(String::as_str).partition(|text| *text == "{}");
-    assert!(questions.len() == 2 && called.len() == 1 && called[0].contains("math/add"), "{calls:?}");
+    // Whether it is there, and whether it knows the agent; a question that is answered late is asked again.
+    assert!(questions.len() >= 2 && called.len() == 1 && called[0].contains("math/add"), "{calls:?}");
     bench.end().await;
 }
 
@@ -379,7 +390,7 @@ async fn a_service_that_waits_says_for_what_and_how_long() {
 async fn ed25519_agents_need_and_use_the_pinned_key() {
     let bench = Bench::start().await;
     let shell = &bench.shell;
-    let call = "call --creds eve.creds.json demo math/add [1,2] --deadline 2s";
+    let call = "call --creds eve.creds.json demo math/add [1,2] --deadline 60s";
     shell.run(call).fails(30, &["no key of the service `demo` is pinned", "keys pin"]);
     let other = shell.run("keys new-service dev/demo --number 2 --out other.json --json").ok().json();
     let pin = |key: &Value| {
@@ -387,8 +398,14 @@ async fn ed25519_agents_need_and_use_the_pinned_key() {
         shell.run(&format!("keys pin eve.creds.json --service demo --kid {kid} --x {x} --only")).ok();
     };
     pin(&other);
-    let ran = shell.run(call);
-    assert_eq!((ran.code, ran.stdout.as_str()), (22, ""), "an answer under another key is none: {ran:?}");
+    // It is waited for until the deadline. On a busy machine, the answer itself may come later than that.
+    let brief = call.replace("60s", "3s");
+    let refused = (0..5).any(|_| {
+        let ran = shell.run(&brief);
+        assert!(matches!(ran.code, 22 | 23) && ran.stdout.is_empty(), "an answer under another key is none: {ran:?}");
+        ran.code == 22
+    });
+    assert!(refused);
     pin(&shell.read_json("demo.service-key.json"));
     assert_eq!(shell.run(call).ok().stdout, "3\n");
     bench.end().await;
