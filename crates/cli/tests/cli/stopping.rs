@@ -59,6 +59,9 @@ const SLACK: Duration = Duration::from_millis(1_500);
 /// On a busy machine it may take longer than that, but not every time.
 const TRIES: usize = 3;
 
+/// How long the client waits for the service to confirm a cancellation: `src/client/stop_signal.rs`.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+
 impl Case {
     fn bound(self) -> Duration {
         match self.kind {
@@ -191,17 +194,20 @@ async fn run(case: Case, bench: &Bench, number: usize) -> (ExitStatus, Duration,
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_command_ends_within_its_bound_whatever_the_broker_does() {
     let bench = &Bench::new();
-    let tried = futures_util::stream::iter(Case::all().into_iter().enumerate()).map(|(number, case)| async move {
-        let mut tried = run(case, bench, number).await;
+    let tried = futures_util::stream::iter(Case::all().into_iter().enumerate())
+        .map(|(number, case)| async move { (number, case, run(case, bench, number).await) });
+    let mut slowest = (Duration::ZERO, None);
+    let all: Vec<_> = tried.buffer_unordered(8).collect().await;
+    // Those that were late again, one at a time: the others have kept them waiting, too.
+    let mut tried = Vec::new();
+    for (number, case, mut once) in all {
         for again in 1..TRIES {
-            if tried.1 >= case.bound() {
-                tried = run(case, bench, number + again * 1_000).await;
+            if once.1 >= case.bound() {
+                once = run(case, bench, number + again * 1_000).await;
             }
         }
-        (case, tried)
-    });
-    let mut slowest = (Duration::ZERO, None);
-    let tried: Vec<_> = tried.buffer_unordered(8).collect().await;
+        tried.push((case, once));
+    }
     for (case, (status, took, said)) in &tried {
         assert!(*took < case.bound(), "{case:?} took {took:?}: {said}");
         match case.moment {
@@ -231,20 +237,27 @@ async fn a_second_signal_ends_a_service_at_once() {
     let bench = Bench::new();
     let mut server = NatsServer::start().await;
     for (number, (first, second)) in [(SIGTERM, SIGTERM), (SIGTERM, SIGINT), (SIGINT, SIGINT)].into_iter().enumerate() {
-        let mut child = bench.command(Kind::ServeLocal, number, &server.url());
-        let process = child.id().unwrap();
-        let mut stdout = heard(child.stdout.take().unwrap());
-        let mut stderr = heard(child.stderr.take().unwrap());
-        says(&mut stdout, "takes messages").await;
-        server.pause().await;
-        send(first, process);
-        says(&mut stderr, "draining").await;
-        assert!(child.try_wait().unwrap().is_none(), "a silent broker takes it longer than that");
-        send(second, process);
-        // If it ends by itself, the code is a different one.
-        let status = within(SOON, child.wait()).await.unwrap();
-        assert_eq!(status.code(), Some(128 + second));
-        server.resume().await;
+        let mut codes = Vec::new();
+        while codes.last() != Some(&Some(128 + second)) && codes.len() < TRIES {
+            let mut child = bench.command(Kind::ServeLocal, number, &server.url());
+            let process = child.id().unwrap();
+            let mut stdout = heard(child.stdout.take().unwrap());
+            let mut stderr = heard(child.stderr.take().unwrap());
+            says(&mut stdout, "takes messages").await;
+            server.pause().await;
+            let told = Instant::now();
+            send(first, process);
+            says(&mut stderr, "draining").await;
+            // Until it is waited for, its process id is nobody else's.
+            send(second, process);
+            // If it ends by itself, the code is a different one. A silent broker takes it some seconds, in which the second signal must come.
+            let took = told.elapsed();
+            let status = within(SOON, child.wait()).await.unwrap();
+            assert!(status.code() == Some(128 + second) || took > SLACK, "{first} {second} after {took:?}: {status}");
+            codes.push(status.code());
+            server.resume().await;
+        }
+        assert_eq!(codes.last(), Some(&Some(128 + second)), "{codes:?}");
     }
 }
 
@@ -311,7 +324,9 @@ async fn a_call_without_an_answer_ends_after_a_while_or_at_a_second_signal() {
     let creds = bench.shell.read("planner.creds.json").replace("nats://broker:4222", &server.url());
     bench.shell.write("call.creds.json", &creds);
     bench.shell.set_mode("call.creds.json", 0o600);
-    for is_hasty in [false, true] {
+    // The second signal must come while the first one's cancellation waits: on a busy machine it may be late, but not every time.
+    let mut was_hasty = false;
+    for is_hasty in [false, true, true, true] {
         // Only for this call: a cancellation is sent more than once.
         let mut control = within(SOON, listener.subscribe("rpc.v1-ctl.demo.planner.all.*")).await.unwrap();
         settle(&listener).await;
@@ -319,20 +334,25 @@ async fn a_call_without_an_answer_ends_after_a_while_or_at_a_second_signal() {
         let mut child = spawn(&bench.shell, &call);
         let mut stderr = heard(child.stderr.take().unwrap());
         within(SOON, silence.next()).await.unwrap();
+        let told = Instant::now();
         send(SIGINT, child.id().unwrap());
         within(SOON, control.next()).await.unwrap();
         if is_hasty {
             send(SIGTERM, child.id().unwrap());
         }
+        let took = told.elapsed();
         let status = within(Duration::from_secs(30), child.wait()).await.unwrap();
         let said = whole(&mut stderr).await;
-        if is_hasty {
+        if is_hasty && took < CONFIRMED_WITHIN / 2 {
             assert_eq!((status.code(), said.as_str()), (Some(128 + SIGTERM), ""));
-        } else {
+            was_hasty = true;
+            break;
+        } else if !is_hasty {
             assert_eq!(status.code(), Some(130), "{said}");
             assert!(said.contains("has not confirmed it; outcome unknown"), "{said}");
         }
     }
+    assert!(was_hasty);
 }
 
 /// Commands that need no broker, or run their own.
