@@ -244,8 +244,8 @@ async fn a_signal_before_anything_is_measured_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_is_away_or_goes_is_told_with_the_code_of_other_commands() {
     let (mut bench, seen) = stage().await;
-    let words = ["bench", "--creds", "planner.creds.json", "demo", "test/count", "[]", "--json", "--deadline=500ms"];
-    let mut child = spawn(&bench.shell, &[&words[..], &["--duration=4s", "--warmup=0ms"]].concat());
+    let words = ["bench", "--creds", "planner.creds.json", "demo", "test/count", "[]", "--json", "--deadline=4s"];
+    let mut child = spawn(&bench.shell, &[&words[..], &["--duration=10s", "--warmup=0ms"]].concat());
     let mut stdout = heard(child.stdout.take().unwrap());
     let called = async {
         while seen.count.load(Ordering::SeqCst) < 10 {

@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt as _;
 
 use self::raw::Raw;
 use crate::backends::stage::{LONG, Stage, prepared, server_of_mcp};
-use crate::process::{SIGTERM, send};
+use crate::process::{SIGTERM, catches, send};
 
 pub(crate) const POLICY: &str = r#"
 [method."bank/transfer"]
@@ -301,13 +301,14 @@ async fn what_is_wrong_is_said_and_what_is_too_much_refused() {
     let away = async {
         loop {
             let away = legacy.call("math_mul", json!({ "a": 2, "b": 3 })).await;
-            if away["result"]["isError"] == true {
-                break away["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+            let text = away["result"]["content"][0]["text"].as_str().unwrap_or_default();
+            // Until the gateway has heard that the connection is lost, it sends, and does not know the outcome.
+            if away["result"]["isError"] == true && text.contains("nothing was sent") {
+                break;
             }
         }
     };
-    let away = within(LONG, away).await;
-    assert!(away.contains("nothing was sent"), "{away}");
+    within(LONG, away).await;
     stage.server.restart().await;
     let back = async {
         while legacy.call("math_mul", json!({ "a": 2, "b": 3 })).await["result"]["content"][0]["text"] != "6" {
@@ -385,6 +386,7 @@ async fn what_was_asked_before_the_input_ended_is_answered() {
     let mut raw = Raw::spawn(&gateway);
     raw.write(&call(1, "job_run", json!({ "steps": 5_999 }))).await;
     raw.close();
+    catches(SIGTERM, raw.child.id().unwrap()).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(raw.child.try_wait().unwrap().is_none(), "the call goes on");
     send(SIGTERM, raw.child.id().unwrap());

@@ -302,10 +302,12 @@ async fn a_forged_answer_in_the_right_inbox_is_refused() {
         }
     });
     let unproved = "sealwire_exporter_answers_refused_total{reason=\"unproved\"}";
-    let samples = until(at, |samples| samples[unproved] >= 4.0).await;
+    // On a machine that has stalled, the replica may have missed some rounds.
+    let ours = ["nats_micro_replica{", "service=\"tools\""];
+    let samples = until(at, |samples| samples[unproved] >= 4.0 && sum(samples, &ours) > 0.0).await;
     answering.abort();
     assert_eq!(sum(&samples, &["forged"]), 0.0);
-    assert_eq!(sum(&samples, &["nats_micro_replica{", "service=\"tools\""]), 1.0);
+    assert_eq!(sum(&samples, &ours), 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -313,16 +315,17 @@ async fn a_scrape_never_waits_for_the_bus_and_nobody_is_asked_for_nothing() {
     let bus = Bus::start("").await;
     let client = bus.stage.server.client().await;
     let mut asked = client.subscribe("$SRV.STATS").await.unwrap();
-    let (_exporter, at) = bus.exporter(&["--every", "2s", "--within", "1900ms"]).await;
+    // From before it asks for the first time.
     let begun = Instant::now();
+    let (_exporter, at) = bus.exporter(&["--every", "2s", "--within", "1900ms"]).await;
     for _ in 0..100 {
         at.samples().await;
     }
-    let took = begun.elapsed();
     let mut rounds = 0;
     while tokio::time::timeout(Duration::from_millis(50), asked.next()).await.is_ok() {
         rounds += 1;
     }
+    let took = begun.elapsed();
     let most = 2 + took.as_secs() / 2;
     assert!(rounds <= most, "{rounds} questions in {took:?}");
     // A broker that has stopped holds up no scrape either, and readiness says so once the connection is given up.
