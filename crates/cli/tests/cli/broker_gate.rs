@@ -396,8 +396,15 @@ async fn an_access_token_opens_a_connection_for_what_the_policies_leave_its_agen
     }
 
     // It ends with the token.
-    let mut short = gate.with_token(&gate.token("ann", &[], 2)).await.unwrap();
-    let said = [short.line().await, short.line().await].concat();
+    let mut short = gate.with_token(&gate.token("ann", &[], 6)).await.unwrap();
+    let mut said = String::new();
+    loop {
+        let line = short.line().await;
+        if line.is_empty() {
+            break;
+        }
+        said += &line;
+    }
     assert!(said.contains("Expired"), "{said}");
 
     // What is revoked gets in no more.
@@ -422,14 +429,20 @@ async fn without_a_responder_agents_stay_out_and_services_do_not() {
     let mut pair = [gate.authd(&[]).await, gate.authd(&[]).await];
     let mut live = gate.with_token(&token).await.unwrap();
     within(SOON, pair[0].kill()).await.unwrap();
-    assert!(gate.with_token(&token).await.is_ok(), "the other one answers");
+    // The other one answers. The broker waits for it for two seconds.
+    let admitted = || async {
+        while gate.with_token(&token).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(SOON, admitted()).await;
     within(SOON, pair[1].kill()).await.unwrap();
     assert!(gate.with_token(&token).await.is_err());
     // Those who are in stay in, and those with users of their own do not depend on it.
     assert!(live.may_publish("rpc.v1.site.ann.site.add").await);
     gate.site.serve(methods()).await.kill().await;
     let _authd = gate.authd(&[]).await;
-    assert!(gate.with_token(&token).await.is_ok());
+    within(SOON, admitted()).await;
 }
 
 /// One host that asks too often costs itself.
@@ -486,7 +499,8 @@ async fn what_operators_revoke_gets_no_connection() {
         run(&format!("revoke {what} --key op-1.json --expect site=1")).ok();
         assert!(gate.with_token(&token).await.is_err(), "{what}");
         run(&format!("restore {what} --key op-1.json --expect site=1")).ok();
-        assert!(gate.with_token(&token).await.is_ok(), "{what}");
+        // A list that was not confirmed for two seconds admits nobody, as on a machine that stands still.
+        within(SOON, until(true)).await;
     }
     bucket.kill().await;
     within(SOON, until(false)).await;
@@ -499,7 +513,7 @@ async fn a_client_connects_anew_with_the_next_token_in_time() {
     let _server = gate.with_callout().await;
     let _authd = gate.authd(&[]).await;
     let served = gate.site.serve(methods()).await;
-    gate.secret("ann.jwt", &gate.token("ann", &[], 5));
+    gate.secret("ann.jwt", &gate.token("ann", &[], 10));
     let file = json!({
         "version": 1, "environment": "test", "agent": "ann", "token_file": "ann.jwt",
         "key": { "kid": "ann.k1", "alg": "HS256", "secret": idp::b64(agent_key("ann").expose()) },
@@ -508,10 +522,10 @@ async fn a_client_connects_anew_with_the_next_token_in_time() {
     gate.secret("ann.creds.json", &file.to_string());
     let credentials = sealwire::Credentials::load(gate.shell.path("ann.creds.json")).unwrap();
     let client = within(SOON, sealwire::Client::connect(credentials)).await.unwrap();
-    let until = sealwire::SystemClock.now_s() + 15;
+    let until = sealwire::SystemClock.now_s() + 25;
     let mut calls = 0;
     while sealwire::SystemClock.now_s() < until {
-        let next = gate.token("ann", &[], 5);
+        let next = gate.token("ann", &[], 10);
         sealwire::internal::files::write_secret(&gate.shell.path("ann.jwt"), &next, true).unwrap();
         let sum: i64 = within(SOON, client.call("site", "site/add", (1, 2)))
             .await

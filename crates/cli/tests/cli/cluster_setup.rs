@@ -476,7 +476,7 @@ async fn the_clusters_tokens_are_bound_to_keys_and_others_are_refused() {
 async fn replicas_are_listed_and_a_health_check_follows_its_own() {
     let gate = Gate::open().await;
     let (one, mut two) = (gate.serve("demo", "one.json"), gate.serve("demo", "two.json"));
-    let listed = gate.shell.run("ping --config demo/here.toml --at-least 2 --json").ok().json();
+    let listed = gate.shell.run("ping --config demo/here.toml --at-least 2 --within 5s --json").ok().json();
     assert_eq!((&listed["audience"], &listed["ready"]), (&"dev/demo".into(), &2.into()));
     let instance = |state: &str| gate.shell.read_json(state)["instance"].as_str().unwrap().to_owned();
     let mut expected = [instance("one.json"), instance("two.json")];
@@ -500,8 +500,8 @@ async fn replicas_are_listed_and_a_health_check_follows_its_own() {
     gate.shell.write("gone.json", r#"{"instance":"AAAA"}"#);
     let ran = gate.shell.run("ping --config demo/here.toml --own gone.json");
     assert!(ran.code == 20 && ran.stderr.contains("does not take messages"), "{ran:?}");
-    gate.shell.run("ping --config demo/here.toml --own one.json").ok();
-    let ran = gate.shell.run("ping --config demo/here.toml --at-least 2");
+    gate.shell.run("ping --config demo/here.toml --own one.json --within 30s").ok();
+    let ran = gate.shell.run("ping --config demo/here.toml --at-least 2 --within 5s");
     assert!(ran.code == 20 && ran.stderr.contains("1 replicas of dev/demo take messages, not 2"), "{ran:?}");
 
     drop(one);
