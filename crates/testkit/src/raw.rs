@@ -200,4 +200,4 @@ pub fn poison() -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = crate::SOON;

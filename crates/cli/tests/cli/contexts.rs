@@ -123,7 +123,7 @@ async fn a_login_that_is_given_is_never_replaced_by_a_variable() {
     for variables in [&away[..], &[("NATS_CONTEXT", "away")]] {
         let called = stage.run("call site site/add [1,2] --creds ann.creds.json", variables).ok();
         assert_eq!(called.stdout.trim(), "3");
-        stage.run(&format!("ping --config {}", config.display()), variables).ok().says("ready");
+        stage.run(&format!("ping --config {} --within 5s", config.display()), variables).ok().says("ready");
     }
     // An agent of the service gets the addresses that its context has.
     stage.shell.run_args(&["keys", "new-agent", "carol", "--config", config.to_str().unwrap()]).ok();

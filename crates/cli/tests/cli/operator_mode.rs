@@ -33,10 +33,10 @@ async fn commands_join_with_a_creds_file() {
     let run = |line: &str| shell.run(line);
     assert_eq!(run("call site site/add [1,2] --creds ann.creds.json").ok().stdout.trim(), "3");
     run("bench site site/add [1,2] --creds ann.creds.json --duration 200ms --warmup 0s --against bare").ok();
-    let top = run("top --once --login tools.nats.json").ok();
+    let top = run("top --once --login tools.nats.json --within 5s").ok();
     assert!(top.stdout.contains("site"), "{top:?}");
     let config = site.path("sealwire.toml");
-    let ping = shell.run_args(&["ping", "--config", config.to_str().unwrap()]).ok();
+    let ping = shell.run_args(&["ping", "--config", config.to_str().unwrap(), "--within", "5s"]).ok();
     assert!(ping.stdout.contains("ready"), "{ping:?}");
 
     // The end is near, and then it has come.

@@ -47,14 +47,20 @@ async fn an_operator_revokes_and_restores_and_is_told_who_has_it() {
     );
     assert!(told["replicas"][0]["after_ms"].is_u64(), "{told}");
     assert!(matches!(ann.add().await, Answer::Hint(_)));
-    run("revocations").ok().says("agent ann  until it is restored: wild").says("site ").says("in force");
+    // On a busy machine, a replica may answer too late.
+    let told = (0..10).any(|_| {
+        let ran = run("revocations").ok().says("agent ann  until it is restored: wild");
+        ran.stdout.contains("site ") && ran.stdout.contains("in force")
+    });
+    assert!(told);
     // More replicas are expected than are there.
-    run("restore agent ann --key op-1.json --expect site=2 --wait 1s").fails_with(23, "MISSING  site: 1 of 2");
+    run("restore agent ann --key op-1.json --expect site=2 --wait 5s").fails_with(23, "MISSING  site: 1 of 2");
     assert_eq!(ann.add().await, sum());
     run("restore agent ann --key op-1.json").fails(30, &["agent ann is not revoked", "exact name"]);
-    run("revoke method site/* --for 1h --key op-1.json").ok();
+    run("revoke method site/* --for 1h --key op-1.json --expect site=1").ok();
     assert!(matches!(ann.add().await, Answer::Signed(text) if text.contains("-32002")));
-    assert_eq!(run("--json restore method site/* --key op-1.json").ok().json()["restored"], json!(["method site/*"]));
+    let restored = run("--json restore method site/* --key op-1.json --expect site=1").ok().json();
+    assert_eq!(restored["restored"], json!(["method site/*"]));
     run("revoke everything else --key op-1.json").fails(2, &["everything has no name"]);
     run("revoke agent --key op-1.json").fails(2, &["which agent"]);
     run("revoke agent ann --until 1 --key op-1.json").fails(30, &["in the past"]);

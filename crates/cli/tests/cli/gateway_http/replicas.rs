@@ -539,7 +539,14 @@ async fn what_a_session_watches_is_known_to_all_replicas() {
         assert_eq!(stream.updated().await, b, "{era}");
         assert_eq!(ask(&two, subscribe, a).await["result"], done, "{era}");
         touch(a).await;
-        assert_eq!(stream.updated().await, a, "{era}");
+        // After its subscriptions have changed, it may be told of the other one without need.
+        loop {
+            let said = stream.updated().await;
+            if said == a {
+                break;
+            }
+            assert_eq!(said, b, "{era}");
+        }
 
         // A replica that was restarted knows what is asked for from then on.
         assert_eq!(two.stop().await.0, Some(0));

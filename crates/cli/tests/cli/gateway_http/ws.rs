@@ -237,26 +237,40 @@ async fn who_calls_too_fast_is_told_so_under_each_id_and_a_gateway_that_stops_le
     let gateway = Gateway::start(&stage.shell, "per_second = 1\nburst = 20\ndrain_s = 20\n", "timeout_s = 120\n").await;
     gateway.is_ready(200).await;
     let mut socket = Socket::open(gateway.wire().await, "tools", "").await;
-    let mut refused = 0;
+    let (mut refused, began) = (0, Instant::now());
     for id in 0..40 {
         let answer = socket.ask(&call(id, "math/add", "[1,2]")).await;
         assert_eq!(answer["id"], id);
         refused += usize::from(answer["error"]["code"] == -32013);
     }
-    assert!((15..=25).contains(&refused), "{refused}");
+    // The burst passes, and one for each second that this has taken.
+    let passed = began.elapsed().as_secs() + 1;
+    assert!(refused <= 25 && refused as u64 + passed >= 20, "{refused} in {passed} s");
     let batch = format!("[{},{}]", call(1, "math/add", "[1,2]"), call(2, "math/add", "[1,2]"));
-    let answers = socket.ask(&batch).await;
-    let answers: Vec<_> =
-        answers.as_array().unwrap().iter().map(|one| (one["id"].as_u64(), one["error"]["code"].as_i64())).collect();
-    assert_eq!(answers, [(Some(1), Some(-32013)), (Some(2), Some(-32013))]);
+    let codes = async {
+        loop {
+            let answers = socket.ask(&batch).await;
+            let answers: Vec<_> = answers
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|one| (one["id"].as_u64(), one["error"]["code"].as_i64()))
+                .collect();
+            // On a busy machine, there may be something left by now.
+            if answers.iter().any(|(_, code)| code.is_some()) {
+                break answers;
+            }
+        }
+    };
+    assert_eq!(within(LONG, codes).await, [(Some(1), Some(-32013)), (Some(2), Some(-32013))]);
     // What is no message is charged as a call is, so nobody has the gateway read it for nothing.
-    let mut refused = 0;
+    let (mut refused, began) = (0, Instant::now());
     for _ in 0..5 {
         let answer = socket.ask("{").await;
         assert!(answer["id"].is_null(), "{answer}");
-        refused += usize::from(answer["error"]["code"] == -32013);
+        refused += u64::from(answer["error"]["code"] == -32013);
     }
-    assert!(refused >= 3, "{refused}");
+    assert!(refused + began.elapsed().as_secs() >= 3, "{refused}");
     // Nobody answers a notification, not even like this.
     socket.say(r#"{"jsonrpc":"2.0","method":"log/append","params":{"msg":"x"}}"#).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -288,11 +302,14 @@ async fn who_calls_too_fast_is_told_so_under_each_id_and_a_gateway_that_stops_le
     assert_eq!(stopping.await.unwrap().0, Some(0));
 
     // Calls that take longer are cut off, and the gateway says so.
-    let gateway = Gateway::start(&stage.shell, &format!("{FAST}drain_s = 2\nleave_s = 3\n"), "timeout_s = 120\n").await;
+    let gateway = Gateway::start(&stage.shell, &format!("{FAST}drain_s = 2\nleave_s = 8\n"), "timeout_s = 120\n").await;
     gateway.is_ready(200).await;
+    let listener = stage.server.client().await;
+    let mut heard = within(LONG, listener.subscribe("rpc.v1.tools.planner")).await.unwrap();
+    settle(&listener).await;
     let mut socket = Socket::open(gateway.wire().await, "tools", "").await;
     socket.say(&call(1, "job/run", r#"{"steps":5999}"#)).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    begun(&mut heard, 1).await;
     let at = gateway.at;
     let stopping = tokio::spawn(gateway.stop());
     while Wire::open(at).await.ask("GET /readyz HTTP/1.1\r\nHost: any\r\n\r\n").await.status == 200 {
@@ -405,8 +422,8 @@ async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the
         unread.say(&call(id as u64, "site/large", "[]")).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let run = sent.load(Ordering::Relaxed);
-    assert!((1..LARGE * 3 / 4).contains(&run), "{run}");
+    let run = where_it_waits(&sent).await;
+    assert!(run < LARGE * 3 / 4, "{run}");
     let mut refused = 0;
     for _ in 0..LARGE {
         let answer = within(LONG, unread.hear()).await.unwrap();
@@ -538,8 +555,10 @@ async fn a_ticket_opens_one_socket_of_its_service_for_its_page_in_place_of_the_t
     let mut short = mint::request("eve");
     short.ttl_s = 12;
     let (eve, zoe) = (issuer.issue(&short).unwrap(), issuer.issue(&mint::request("zoe")).unwrap());
+    let issued = Instant::now();
     let answer = ask(&eve, "").await.json();
-    assert!(answer["expires_in"].as_u64().is_some_and(|left| (8..=12).contains(&left)), "{answer}");
+    let least = 11_u64.saturating_sub(issued.elapsed().as_secs() + 1);
+    assert!(answer["expires_in"].as_u64().is_some_and(|left| (least..=12).contains(&left)), "{answer}");
     let lines = offer("jsonrpc", answer["ticket"].as_str().unwrap(), "");
     let mut eve = Socket::open(gateway.wire().await, "tools", &lines).await;
     let lines = offer("jsonrpc", &granted(&zoe, "").await, "");
