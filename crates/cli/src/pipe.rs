@@ -71,8 +71,9 @@ impl Pipe {
             .await;
             close(traces).await;
             let is_read = match written {
-                // Whoever stops this waits for nobody who does not read.
+                // Whoever stops this waits for nobody who does not read. What was read was read, however late that is heard of here.
                 Some(Ok(written)) => tokio::select! {
+                    biased;
                     _ = written => true,
                     () = tokio::time::sleep(READ) => false,
                     () = async { stopped.stop().await; tokio::time::sleep(pipe::LAST).await; } => false,
