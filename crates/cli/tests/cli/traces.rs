@@ -234,7 +234,7 @@ async fn variables_say_where_traces_are_sent() {
     });
     let answer = within(LONG, answer).await.unwrap();
     assert!(String::from_utf8_lossy(&answer.stdout).contains("\"hello\""), "{answer:?}");
-    let Some(spans) = collector.spans() else { return };
+    let Some(spans) = collector.spans_until(|spans| spans.len() >= 2).await else { return };
     assert_eq!(spans.len(), 2, "{spans:#?}");
     let message = spans.iter().find(|span| span["name"] == "message").unwrap();
     let call = spans.iter().find(|span| span["name"] == "words/say").unwrap();

@@ -155,7 +155,7 @@ impl Stack {
 
     /// The replicas' answers when asked, through the broker, whether this many take messages.
     pub(crate) fn ping(&self, at_least: u32) -> String {
-        let ping = ["sealwire", "ping", "--config", "/sealwire/demo/sealwire.toml", "--at-least"];
+        let ping = ["sealwire", "ping", "--config", "/sealwire/demo/sealwire.toml", "--within", "5s", "--at-least"];
         let (container, at_least) = (self.container("demo", 1), at_least.to_string());
         self.docker(&[&["exec", &container], &ping[..], &[&at_least]].concat())
     }
