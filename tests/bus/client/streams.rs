@@ -14,7 +14,7 @@ use sealwire::{
     SystemClock, TokenSource,
 };
 use sealwire_testkit::raw::RawConnection;
-use sealwire_testkit::site::{Served, Site, agent_key};
+use sealwire_testkit::site::{Served, Site, agent_key, write};
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -33,6 +33,8 @@ pub(super) struct Done {
     pub(super) dropped: AtomicU64,
     cancelled: AtomicBool,
     finished: AtomicBool,
+    /// Lets one `site/hold` finish.
+    release: Notify,
 }
 
 /// Notes on drop that the method was cancelled, unless it has finished.
@@ -97,6 +99,13 @@ fn methods(done: Arc<Done>) -> Router<Arc<Done>> {
             tokio::time::sleep(Duration::from_millis(ms)).await;
             running.0.finished.store(true, Ordering::SeqCst);
             Ok::<_, RpcError>(ms)
+        })
+        .method("site/hold", |ctx: State, (): ()| async move {
+            let running = Running::begin(ctx.state());
+            running.0.runs.fetch_add(1, Ordering::SeqCst);
+            running.0.release.notified().await;
+            running.0.finished.store(true, Ordering::SeqCst);
+            Ok::<_, RpcError>(())
         })
         .method_with_sink("site/job", |ctx: State, (): (), sink: Sink<String>| async move {
             ctx.notify("job/began", &json!({ "by": "ann" })).await?;
@@ -250,9 +259,10 @@ async fn what_nobody_waits_for_is_cancelled_at_the_service() {
 
     // But not a detached call.
     let stage = Stage::open().await;
-    let call = stage.client.request("site").detached().call::<u64>("site/wait", (300,));
+    let call = stage.client.request("site").detached().call::<()>("site/hold", ());
     let started = async { eventually("it runs", || stage.has(|done| &done.started)).await };
-    tokio::select! { _ = call => panic!("it takes a while"), () = started => {} }
+    tokio::select! { _ = call => panic!("it is held"), () = started => {} }
+    stage.done.release.notify_one();
     eventually("the method has finished", || stage.has(|done| &done.finished)).await;
 
     // Everything, when the client is closed.
@@ -389,7 +399,7 @@ async fn a_stream_goes_on_after_its_broker_was_killed() {
     }
     while expected < 1500 {
         expected += 1;
-        let item = within(Duration::from_secs(25), items.next()).await.unwrap();
+        let item = within(SOON, items.next()).await.unwrap();
         assert_eq!(item.unwrap_or_else(|error| panic!("{error}")), expected);
     }
     assert_eq!(next(&mut items).await, None);
@@ -401,10 +411,11 @@ async fn a_stream_goes_on_after_its_broker_was_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_whose_replica_dies_is_lost_after_twenty_seconds() {
     let stage = Stage::open().await;
+    // The time counts from the last frame, which comes later.
+    let started = Instant::now();
     let mut items = stage.count(&json!({ "to": 100_000, "pause_ms": 20 }));
     assert_eq!(next(&mut items).await, Some(1));
     stage.served.kill().await;
-    let started = Instant::now();
     let error = loop {
         match within(2 * SOON, items.next()).await.unwrap() {
             Ok(_) => {}
@@ -414,7 +425,8 @@ async fn a_stream_whose_replica_dies_is_lost_after_twenty_seconds() {
     assert!(matches!(&error, ClientError::StreamLost { last_seq: Some(1..), .. }), "{error:?}");
     assert!(error.is_outcome_unknown());
     let waited = started.elapsed();
-    assert!(waited > Duration::from_secs(15) && waited < 2 * SOON, "{waited:?}");
+    // As given up at once, or after the deadline of 100 s.
+    assert!(waited >= Duration::from_secs(20) && waited < Duration::from_secs(90), "{waited:?}");
     assert!(items.next().await.is_none());
 }
 
@@ -497,7 +509,7 @@ async fn notifications_and_questions_come_in_their_order_and_are_answered_by_a_h
         asks.lock().unwrap().push(format!("? {} {}", ask.method, params(&ask)));
         async { Ok("blue") }
     });
-    parts = parts.deadline(Duration::from_secs(20));
+    parts = parts.deadline(SOON);
     let mut parts = parts.stream::<String>("site/job", ());
     assert_eq!(next(&mut parts).await.as_deref(), Some("half"));
     assert_eq!(next(&mut parts).await, None);
@@ -523,11 +535,13 @@ async fn subscriptions_outlive_their_lease_while_somebody_holds_them() {
         at: u64,
     }
     let stage = Stage::open().await;
-    let request = stage.client.request("site").lease(Duration::from_secs(2));
+    // Long enough for a busy machine to renew it in time.
+    let lease = Duration::from_secs(8);
+    let request = stage.client.request("site").lease(lease);
     let mut ticks = request.subscribe::<Tick>("site/ticks", json!({ "to": 1_000_000, "pause_ms": 100 }));
     let started = Instant::now();
     let mut expected = 0;
-    while started.elapsed() < Duration::from_secs(5) {
+    while started.elapsed() < lease * 2 {
         expected += 1;
         assert_eq!(next(&mut ticks).await.map(|tick| tick.at), Some(expected));
     }
@@ -560,7 +574,7 @@ async fn a_stream_that_is_silent_outlives_its_token() {
     let stage = Stage::open().await;
     let site = &stage.site;
     let mut tokens: Vec<String> = Vec::new();
-    for life in [60, 6] {
+    for life in [300, 6] {
         let mut request = IssueRequest::new("ann", site.endpoint.audience().as_str(), SystemClock.now_s());
         request.roles = ["worker".to_owned()].into();
         request.ttl_s = life;
@@ -571,9 +585,9 @@ async fn a_stream_that_is_silent_outlives_its_token() {
         Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&stage.server.url()));
     let source = ShortLived(Mutex::new(tokens));
     let client = within(SOON, Client::connect(credentials.token_source(source))).await.unwrap();
-    let request = client.request("site").deadline(Duration::from_secs(30));
+    let request = client.request("site").deadline(Duration::from_secs(100));
     let result = request.stream::<()>("site/wait", (14_000,)).finish::<u64>();
-    assert_eq!(within(Duration::from_secs(30), result).await.unwrap(), 14_000, "its first token counts for 11 s");
+    assert_eq!(within(2 * SOON, result).await.unwrap(), 14_000, "its first token counts for 11 s");
 }
 
 /// SPEC.md §25.4, SPEC.md §9.2.
@@ -581,18 +595,21 @@ async fn a_stream_that_is_silent_outlives_its_token() {
 async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
     for is_stream in [false, true] {
         let mut stage = Stage::open().await;
-        let call = stage.client.request("site").idempotent().deadline(Duration::from_secs(3));
+        let call = stage.client.request("site").idempotent().deadline(Duration::from_secs(10));
         let call = tokio::spawn(async move {
             if is_stream {
-                call.stream::<()>("site/wait", (500,)).finish::<u64>().await
+                call.stream::<()>("site/hold", ()).finish::<()>().await
             } else {
-                call.call::<u64>("site/wait", (500,)).await
+                call.call::<()>("site/hold", ()).await
             }
         });
         eventually("it runs", || stage.done.runs.load(Ordering::SeqCst) == 1).await;
         stage.server.kill().await;
+        // Nobody hears of its end any more.
+        stage.done.release.notify_one();
+        eventually("it has run", || stage.has_finished()).await;
         let error = within(SOON, call).await.unwrap().unwrap_err();
-        assert!(stage.has_finished() && error.is_outcome_unknown(), "{error}");
+        assert!(error.is_outcome_unknown(), "{error}");
         let ClientError::Repeated { earlier, last } = error else { panic!("{error:?}") };
         assert_eq!((earlier.kind(), last.kind()), (ErrorKind::ConnectionLost, ErrorKind::Disconnected));
     }
@@ -612,7 +629,7 @@ async fn what_is_revoked_or_denied_while_it_runs_has_run_in_part() {
             stage.site.write_ring(&["bob"]);
         } else {
             let policy = "[role.worker]\nallow = [\"site/add\"]\n";
-            std::fs::write(stage.site.path("policies/policy.toml"), policy).unwrap();
+            write(&stage.site.path("policies/policy.toml"), policy);
         }
         let broken = loop {
             match within(SOON, items.next()).await.unwrap() {
