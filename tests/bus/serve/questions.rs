@@ -48,6 +48,21 @@ async fn calls_during(caller: &Caller, flood: impl Future<Output = u64>) -> u64 
     }
 }
 
+/// Waits until a question of a tools user is answered, and with it everything that was asked before.
+async fn answered_again(server: &NatsServer) {
+    let tools = async_nats::ConnectOptions::with_user_and_password("tools".into(), "tools".into());
+    let tools = within(SOON, tools.custom_inbox_prefix("_INBOX.tools").connect(server.url())).await.unwrap();
+    let asking = async {
+        loop {
+            let asked = tools.request("$SRV.STATS.site", "".into());
+            if let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(2), asked).await {
+                return;
+            }
+        }
+    };
+    within(2 * SOON, asking).await;
+}
+
 /// Runs `work` on a thread of its own, like a separate process: the service does not pay for the sending.
 async fn elsewhere<F: Future<Output = u64>>(work: impl FnOnce() -> F + Send + 'static) -> u64 {
     let thread = tokio::task::spawn_blocking(|| {
@@ -69,11 +84,16 @@ async fn questions_of_a_tools_user_at_two_thousand_a_second_fail_no_call_and_no_
     let flood = elsewhere(move || async move {
         let mut raw = RawConnection::connect(&url, Some(("tools", "tools"))).await;
         let (started, mut sent) = (Instant::now(), 0);
-        while started.elapsed() < TIME {
-            let due = (started.elapsed().as_secs_f64() * 2_000.0) as u64;
+        loop {
+            // The full number, however long the machine stands still.
+            let elapsed = started.elapsed().min(TIME);
+            let due = (elapsed.as_secs_f64() * 2_000.0) as u64;
             while sent < due {
                 raw.publish("$SRV.PING", Some("_INBOX.tools.1"), Nonce::random().to_text().as_bytes()).await;
                 sent += 1;
+            }
+            if elapsed == TIME {
+                break;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -81,19 +101,18 @@ async fn questions_of_a_tools_user_at_two_thousand_a_second_fail_no_call_and_no_
         sent
     });
     let sent = calls_during(&caller, flood).await;
-    assert!(sent > 7_000, "{sent}");
+    assert_eq!(sent, 8_000);
 
     // All at once: some find no room, and are counted.
     let mut raw = RawConnection::connect(&server.url(), Some(("tools", "tools"))).await;
     let question = b"PUB $SRV.STATS _INBOX.tools.1 0\r\n\r\n".repeat(20_000);
-    raw.send(&question).await;
-    assert_eq!(caller.add().await, sum());
     let unasked = async {
         while served.running.health().unasked.load(Ordering::Relaxed) == 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            raw.send(&question).await;
+            assert_eq!(caller.add().await, sum());
         }
     };
-    within(SOON, unasked).await;
+    within(2 * SOON, unasked).await;
     assert_eq!(served.running.health().unsent.load(Ordering::Relaxed), 0);
     served.stop().await.unwrap();
 }
@@ -111,7 +130,8 @@ async fn questions_as_fast_as_the_broker_takes_them_fail_no_call_and_no_guard_do
         let mut raw = RawConnection::connect(&url, Some(("tools", "tools"))).await;
         let questions = b"PUB $SRV.STATS.site _INBOX.tools.1 0\r\n\r\n".repeat(4_000);
         let (started, mut sent) = (Instant::now(), 0);
-        while started.elapsed() < TIME {
+        // More than can be read, also where a busy machine makes that take longer.
+        while started.elapsed() < TIME || sent <= 200_000 {
             raw.send(&questions).await;
             sent += 4_000;
         }
@@ -123,12 +143,8 @@ async fn questions_as_fast_as_the_broker_takes_them_fail_no_call_and_no_guard_do
     assert_eq!((count(&health.reconnected), count(&health.unsent)), (0, 0));
     assert!(count(&health.unasked) > 0);
 
-    // A question a second later is answered.
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let mut raw = RawConnection::connect(&server.url(), Some(("tools", "tools"))).await;
-    raw.send(b"SUB _INBOX.tools.> 1\r\n").await;
-    raw.publish("$SRV.STATS.site", Some("_INBOX.tools.2"), b"").await;
-    while !within(SOON, raw.line()).await.contains("_INBOX.tools.2") {}
+    // Questions are answered again once the broker has handed over what it held back.
+    answered_again(&server).await;
     served.stop().await.unwrap();
 }
 
@@ -148,6 +164,8 @@ async fn poison_on_discovery_at_five_thousand_a_second_fails_no_call() {
     assert_eq!(served.running.health().reconnected.load(Ordering::Relaxed), 0, "no connection was lost");
     assert_eq!(*served.running.state().borrow(), State::Ready);
     // Header blocks are not read here: a question is a question whatever its headers contain.
+    // No room may be left for them before.
+    answered_again(&server).await;
     let mut raw = RawConnection::connect(&server.url(), Some(("tools", "tools"))).await;
     raw.send(b"SUB _INBOX.tools.> 1\r\n").await;
     for (kind, block) in poison_headers() {
