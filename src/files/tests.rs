@@ -285,7 +285,7 @@ fn refused_at_once(path: &Path, content: Content) -> String {
     let (tell, told) = std::sync::mpsc::channel();
     let path = path.to_owned();
     std::thread::spawn(move || tell.send(refused(&FileTrust::default(), &path, content)));
-    told.recv_timeout(std::time::Duration::from_secs(10)).unwrap_or_else(|_| panic!("a pipe is waited for"))
+    told.recv_timeout(std::time::Duration::from_secs(60)).unwrap_or_else(|_| panic!("a pipe is waited for"))
 }
 
 #[test]

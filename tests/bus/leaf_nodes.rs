@@ -99,15 +99,27 @@ async fn replicas_at_leaf_and_hub_share_the_memory_in_the_hub_s_domain() {
     };
     let message = within(2 * SOON, admitted).await;
     // At first it vouches for nothing that was issued before it came.
+    let judged = async {
+        loop {
+            match offer(&at_hub, message).await {
+                // The stream may answer too late on a busy machine.
+                Err(AdmitError::Unavailable(_)) => sleep(Duration::from_millis(50)).await,
+                judged => return judged,
+            }
+        }
+    };
     assert!(matches!(
-        offer(&at_hub, message).await,
+        within(2 * SOON, judged).await,
         Err(AdmitError::Replayed | AdmitError::Stale | AdmitError::Fenced { .. })
     ));
     let other_way = async {
         loop {
             let message = Message::new();
             if offer(&at_hub, message).await.is_ok() {
-                return offer(&at_leaf, message).await;
+                match offer(&at_leaf, message).await {
+                    Err(AdmitError::Unavailable(_) | AdmitError::Stale | AdmitError::Fenced { .. }) => {}
+                    judged => return judged,
+                }
             }
             sleep(Duration::from_millis(50)).await;
         }

@@ -82,7 +82,8 @@ async fn logins_that_end_are_followed_by_those_in_the_replaced_files() {
     let operator = Operator::new();
     let server = NatsServer::start_with(&operator.config()).await;
     let site = Site::new(&server.url());
-    write(&operator, site.folder.path(), users(0, 8));
+    // Long enough for a busy machine to start the service and to call it.
+    write(&operator, site.folder.path(), users(0, 25));
     let served = serve(&site, &server.url()).await;
     let client = client(&site, &server.url()).await;
     assert_eq!(add(&client).await.unwrap(), 3);

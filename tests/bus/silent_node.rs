@@ -34,13 +34,14 @@ async fn node_that_hangs_is_left_by_service_and_client() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        within(Duration::from_secs(40), again).await;
+        within(2 * SOON, again).await;
     };
     answered(&client).await;
     // A caller at the other node is answered: the nodes are a cluster again.
     cluster.nodes[1].restart().await;
     answered(&connect(&urls[1..]).await).await;
 
+    served.ready().await;
     let mut state = served.running.state();
     assert_eq!(*state.borrow_and_update(), State::Ready);
     cluster.nodes[0].pause().await;

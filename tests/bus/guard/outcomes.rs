@@ -15,7 +15,7 @@ use sealwire::internal::wire::Nonce;
 use sealwire::{BusConfig, Clock as _, Ctx, ManualClock, Name, Router, RpcError, SystemClock};
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::desk::{Desk, Setup, call};
-use sealwire_testkit::{NatsServer, SOON, within};
+use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -63,8 +63,8 @@ fn key(agent: &str, scope: &str) -> OutcomeKey {
 async fn one_of_many_claims(buses: Vec<BusConfig>) {
     let guards = join_all(buses.into_iter().map(|bus| guard(bus, |_| {}))).await;
     let stores = join_all(guards.iter().map(store)).await;
-    let races = 20;
-    for race in 0..races {
+    let mut whole = 0;
+    for race in 0..200 {
         let key = key("ann", &format!("race {race}"));
         let claims = (0..24).map(|claim| {
             let (store, key) = (&stores[claim % stores.len()], &key);
@@ -72,6 +72,11 @@ async fn one_of_many_claims(buses: Vec<BusConfig>) {
         });
         let claims = join_all(claims).await;
         let new: Vec<_> = claims.iter().filter(|claim| matches!(claim, Ok(Claimed::New { .. }))).collect();
+        assert!(new.len() <= 1, "{claims:?}");
+        // The store gives no answer while its stream has no leader, or if the machine stands still.
+        if claims.iter().any(is_unanswered) {
+            continue;
+        }
         assert_eq!(new.len(), 1, "{claims:?}");
         let Ok(Claimed::New { revision }) = *new[0] else { unreachable!() };
         let held: Vec<_> = claims.iter().filter(|claim| matches!(claim, Ok(Claimed::Held { .. }))).collect();
@@ -80,12 +85,34 @@ async fn one_of_many_claims(buses: Vec<BusConfig>) {
         // The outcome replaces the claim, once.
         let ends = stores.iter().map(|store| store.replace(&key, revision, "outcome".into(), MINUTE));
         let ends = join_all(ends).await;
+        if ends.iter().any(is_unanswered) {
+            continue;
+        }
         assert!(ends.iter().any(Result::is_ok), "{ends:?}");
         for store in &stores {
-            let Ok(Claimed::Held { content, .. }) = store.claim(&key, "late".into(), MINUTE).await else { panic!() };
+            let late = within(SOON, async {
+                loop {
+                    let late = store.claim(&key, "late".into(), MINUTE).await;
+                    if !is_unanswered(&late) {
+                        return late;
+                    }
+                    sleep(Duration::from_millis(50)).await;
+                }
+            });
+            let late = late.await;
+            let Ok(Claimed::Held { content, .. }) = late else { panic!("{late:?}") };
             assert_eq!(content, "outcome");
         }
+        whole += 1;
+        if whole == 20 {
+            return;
+        }
     }
+    panic!("only {whole} races without an interruption");
+}
+
+fn is_unanswered<T>(answer: &Result<T, OutcomeStoreError>) -> bool {
+    matches!(answer, Err(OutcomeStoreError::Unanswered | OutcomeStoreError::Unavailable))
 }
 
 #[tokio::test]
@@ -108,23 +135,35 @@ async fn an_entry_ends_by_its_own_time_and_large_ones_are_read_back_whole() {
     let key = key("ann", "k");
     let Ok(Claimed::New { revision }) = store.claim(&key, "claim".into(), MINUTE).await else { panic!() };
     let large = vec![b'x'; 192 * 1024];
-    let revision = store.replace(&key, revision, large.clone().into(), Duration::from_secs(2)).await.unwrap();
+    let revision = store.replace(&key, revision, large.clone().into(), MINUTE).await.unwrap();
     let Ok(Claimed::Held { content, .. }) = store.claim(&key, "again".into(), MINUTE).await else { panic!() };
     assert_eq!(content, large);
     let too_large = store.replace(&key, revision, vec![b'x'; 250 * 1024].into(), MINUTE).await;
     assert_eq!(too_large, Err(OutcomeStoreError::TooLarge));
-    sleep(Duration::from_secs(4)).await;
-    assert!(matches!(store.claim(&key, "anew".into(), MINUTE).await, Ok(Claimed::New { .. })));
+    // Far less than the store's own bound.
+    store.replace(&key, revision, large.into(), Duration::from_secs(2)).await.unwrap();
+    let ends = async {
+        while !matches!(store.claim(&key, "anew".into(), MINUTE).await, Ok(Claimed::New { .. })) {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(SOON, ends).await;
 }
 
 /// An agent that stores as much as it can leaves room for others, and no stored outcome is lost for it.
 async fn a_full_store(bus: BusConfig) {
     let guard = guard(bus, |config| (config.max_outcomes, config.outcome_bytes) = (16, 1 << 20)).await;
     let store = store(&guard).await;
-    let mut revisions = Vec::new();
+    let (mut revisions, mut unanswered) = (Vec::new(), 0);
     let refused = loop {
         match store.claim(&key("ann", &revisions.len().to_string()), "claim".into(), MINUTE).await {
             Ok(Claimed::New { revision }) => revisions.push(revision),
+            // Stored all the same: its answer came too late. It counts, and can be replaced.
+            Ok(Claimed::Held { revision, .. }) if unanswered > 0 => revisions.push(revision),
+            Err(OutcomeStoreError::Unanswered | OutcomeStoreError::Unavailable) if unanswered < 100 => {
+                unanswered += 1;
+                sleep(Duration::from_millis(100)).await;
+            }
             other => break other,
         }
     };
@@ -209,7 +248,15 @@ async fn a_call_that_comes_again_to_another_replica_runs_once() {
     // A replica that dies while it runs the call leaves its claim behind.
     let ann = desks[0].agent("ann", &["worker"]);
     let letter = desks[0].keyed(&ann, "dies", &call("desk/pay", "[5,true]"));
-    assert!(tokio::time::timeout(Duration::from_secs(2), desks[0].answer(&letter)).await.is_err());
+    let begins = async {
+        while runs.load(Ordering::SeqCst) < 2 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        answer = desks[0].answer(&letter) => panic!("it never returns: {answer:?}"),
+        () = within(SOON, begins) => {}
+    }
     desks[1].change_policy("[role.worker]\nallow = [\"desk/*\"]\n");
     assert_eq!(pay(&desks[1], "dies", "[5,true]").await["error"]["data"]["idempotency"], "running");
     desks[1].clock.advance_ms(20 * 1000);
@@ -298,8 +345,13 @@ async fn what_the_service_did_not_sign_is_no_outcome() {
     pay(&desks[0], "k", "[5,false]").await;
     let client = async_nats::connect(server.url()).await.unwrap();
     let mut entries = client.subscribe("rg.test.desk.$outcome.>").await.unwrap();
+    // The entries come over another connection.
+    settle(&client).await;
     pay(&desks[0], "l", "[7,false]").await;
     let mut seen = Vec::new();
+    while seen.len() < 2 {
+        seen.push(within(SOON, futures_util::StreamExt::next(&mut entries)).await.unwrap());
+    }
     while let Ok(Some(entry)) =
         tokio::time::timeout(Duration::from_secs(1), futures_util::StreamExt::next(&mut entries)).await
     {
@@ -382,7 +434,7 @@ async fn a_claim_that_is_stored_after_it_was_refused_does_not_keep_its_key() {
     // On the other replica, which has no memory of its own of the claim.
     let again = paid(&desks[1], "k").await;
     assert_eq!((again, runs.load(Ordering::SeqCst)), (json!({"jsonrpc": "2.0", "result": 5, "id": 1}), 1));
-    assert_eq!(pay(&desks[0], "k", "[5,false]").await["idempotent_replay"], true);
+    assert_eq!(paid(&desks[0], "k").await["idempotent_replay"], true);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
@@ -406,13 +458,23 @@ async fn a_claim_whose_call_is_given_up_does_not_keep_its_key() {
     let mut server = NatsServer::start().await;
     let runs = Runs::default();
     let (desks, _guards) = replicas_judged_by(&server, &runs, Admits::judge).await;
-    server.pause().await;
-    let given_up = tokio::time::timeout(Duration::from_millis(500), pay(&desks[0], "k", "[5,false]")).await;
-    assert!(given_up.is_err(), "{given_up:?}");
-    server.resume().await;
-    assert_eq!(paid(&desks[1], "k").await["result"], 5);
-    assert_eq!(paid(&desks[1], "k").await["idempotent_replay"], true);
-    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    for number in 0..20 {
+        let key = format!("k{number}");
+        server.pause().await;
+        let given_up = tokio::time::timeout(Duration::from_millis(500), pay(&desks[0], &key, "[5,false]")).await;
+        server.resume().await;
+        // On a busy machine, it may be refused before it is given up. Neither runs it.
+        if let Ok(answer) = &given_up {
+            assert_eq!(answer["error"]["code"], -32014, "{answer}");
+        }
+        assert_eq!(paid(&desks[1], &key).await["result"], 5);
+        assert_eq!(paid(&desks[1], &key).await["idempotent_replay"], true);
+        assert_eq!(runs.load(Ordering::SeqCst), number + 1);
+        if given_up.is_err() {
+            return;
+        }
+    }
+    panic!("refused each time");
 }
 
 /// A store whose claims take longer than their calls may wait, and which does not answer when they are given back.
@@ -471,8 +533,13 @@ async fn a_key_that_cannot_be_given_back_at_once_is_given_back_later() {
     let (desks, _guards) = replicas_judged_by(&server, &runs, judge).await;
     late.lock().unwrap()[0].clock.set(Arc::clone(&desks[0].clock)).unwrap();
     assert_eq!(pay(&desks[0], "k", "[5,false]").await["error"]["code"], -32003);
-    assert_eq!(pay(&desks[1], "k", "[5,false]").await["error"]["data"]["idempotency"], "running");
-    assert_eq!(paid(&desks[1], "k").await["result"], 5);
+    // At once, unless the machine stood still and the store was asked again meanwhile.
+    let first = pay(&desks[1], "k", "[5,false]").await;
+    if first["result"] != 5 {
+        let error = &first["error"];
+        assert!(error["data"]["idempotency"] == "running" || error["code"] == -32014, "{first}");
+        assert_eq!(paid(&desks[1], "k").await["result"], 5);
+    }
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
@@ -497,7 +564,13 @@ async fn what_is_withdrawn_goes_when_it_comes_and_nothing_else_does() {
     for (key, revision) in [(&stored, 0), (&absent, 0), (&others, 0), (&coming, revision)] {
         withdraw(key, revision);
     }
-    // The store looks for them once a second.
+    // The store looks for all of them once a second.
+    within(SOON, async {
+        while held(&stored).await != "instead" {
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
     sleep(Duration::from_millis(2_500)).await;
     assert_eq!([held(&stored).await, held(&absent).await], ["instead", "instead"]);
     assert_eq!([held(&others).await, held(&coming).await], ["running", "before"]);

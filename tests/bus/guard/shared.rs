@@ -15,6 +15,7 @@ use sealwire::internal::wire::Nonce;
 use sealwire::{BusConfig, Clock, Name, SystemClock};
 use sealwire_testkit::nats_server::ServerOptions;
 use sealwire_testkit::replay::Message;
+use sealwire_testkit::site::in_memory;
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 use tokio::time::{Instant, sleep};
 
@@ -34,9 +35,15 @@ impl Clock for WrongClock {
 fn config() -> SharedConfig {
     let mut config = SharedConfig::new(name("test"), name("math"));
     config.window = Window::new(30, 1).unwrap();
-    config.open_within = Duration::from_secs(5);
+    config.open_within = SOON;
     // These tests are not about loaded machines.
     config.answer_within = Duration::from_secs(1);
+    config
+}
+
+fn opening_within(open_within: Duration) -> SharedConfig {
+    let mut config = config();
+    config.open_within = open_within;
     config
 }
 
@@ -45,7 +52,7 @@ fn name(text: &str) -> Name {
 }
 
 async fn open_with(url: &str, config: SharedConfig, clock: Arc<dyn Clock>) -> SharedGuard {
-    within(SOON, SharedGuard::open(config, BusConfig::open(url), clock)).await.unwrap()
+    within(2 * SOON, SharedGuard::open(config, BusConfig::open(url), clock)).await.unwrap()
 }
 
 /// Opens a replica's guard, and waits until it is ready.
@@ -56,15 +63,38 @@ async fn replica(server: &NatsServer) -> SharedGuard {
 }
 
 async fn ready(guard: &SharedGuard) {
-    let mut why = None;
-    for _ in 0..400 {
-        why = guard.not_ready();
-        if why.is_none() {
-            return;
-        }
+    let began = Instant::now();
+    while let Some(why) = guard.not_ready() {
+        assert!(began.elapsed() < SOON, "{why}");
         sleep(Duration::from_millis(50)).await;
     }
-    panic!("{why:?}");
+}
+
+/// Opens a guard that is refused, in ever more time, until the reason is one with these words: in too little time, a busy machine only
+/// learns that there is no answer yet.
+async fn refused_for(words: &str, open: impl AsyncFn(Duration) -> Result<SharedGuard, SharedOpenError>) {
+    let mut open_within = Duration::from_millis(300);
+    loop {
+        let refused = open(open_within).await;
+        if matches!(&refused, Err(SharedOpenError::NotReady(why)) if why.contains(words)) {
+            return;
+        }
+        assert!(matches!(refused, Err(SharedOpenError::NotReady(_))) && open_within < SOON, "{refused:?}");
+        open_within *= 2;
+    }
+}
+
+/// What the guard says of a message once it says anything.
+async fn judged(guard: &SharedGuard, message: Message) -> Result<(), AdmitError> {
+    let judged = async {
+        loop {
+            match offer(guard, message).await {
+                Err(AdmitError::Unavailable(_)) => sleep(Duration::from_millis(50)).await,
+                judged => return judged,
+            }
+        }
+    };
+    within(SOON, judged).await
 }
 
 /// Waits until the fence set by an interruption is older than newly issued messages.
@@ -100,15 +130,14 @@ async fn guard_hears_its_broker_at_its_own_inbox_only() {
                  no_auth_user: test\n";
     let options = ServerOptions { config: Some(users.to_owned()), ..ServerOptions::default() };
     let server = NatsServer::start_with_options(options).await;
-    let open = async |user: &str| {
-        let mut config = config();
-        config.open_within = Duration::from_secs(2);
+    let open = async |user: &str, open_within| {
         let secret = Some("guard".to_owned().into());
         let bus = BusConfig { user: Some(user.to_owned()), password: secret, ..BusConfig::open(&server.url()) };
-        within(SOON, SharedGuard::open(config, bus, Arc::new(SystemClock))).await
+        within(2 * SOON, SharedGuard::open(opening_within(open_within), bus, Arc::new(SystemClock))).await
     };
-    assert!(matches!(open("other").await, Err(SharedOpenError::NotReady(_))), "another inbox is not permitted");
-    ready(&open("guard").await.unwrap()).await;
+    let refused = open("other", Duration::from_secs(2)).await;
+    assert!(matches!(refused, Err(SharedOpenError::NotReady(_))), "another inbox is not permitted");
+    ready(&open("guard", SOON).await.unwrap()).await;
 }
 
 /// The client library's own inbox names follow from one another. Nobody else learns this one, so nobody else can
@@ -122,10 +151,12 @@ async fn nobody_can_foretell_where_a_guard_hears_its_broker() {
     let mut secrets = std::collections::HashSet::new();
     for _ in 0..4 {
         let guard = replica(&server).await;
-        assert_eq!(offer(&guard, Message::new()).await, Ok(()));
+        admits(&guard).await;
         within(SOON, guard.close()).await;
     }
-    while let Ok(Some(answer)) = tokio::time::timeout(Duration::from_millis(300), answers.next()).await {
+    // All four are heard, and then whatever else there is.
+    let patience = |heard| if heard < 4 { SOON } else { Duration::from_millis(300) };
+    while let Ok(Some(answer)) = tokio::time::timeout(patience(secrets.len()), answers.next()).await {
         let mut tokens = answer.subject.split('.').skip(3);
         let secret = tokens.next().unwrap().to_owned();
         assert!(Nonce::from_text(&secret).is_some(), "{secret} is 128 bits of the cryptographic source");
@@ -204,7 +235,7 @@ async fn a_replica_that_never_serves_vouches_for_nobody() {
 #[tokio::test]
 async fn a_guard_that_is_changed_and_changed_back_admits_nothing_twice() {
     let server = NatsServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = in_memory();
     let floor = TimeFloor::File(folder.path().join("math.floor"));
     let shared = async || open_with(&server.url(), config(), Arc::new(SystemClock)).await;
     let local = || LocalGuard::open(config().window, NonceLimits::default(), Arc::new(SystemClock), &floor).unwrap();
@@ -284,7 +315,7 @@ async fn replicas_that_start_together_agree_on_one_stream() {
         let message = Message::new();
         let mut answers: Vec<_> = Vec::new();
         for guard in &replicas {
-            answers.push(offer(guard, message).await);
+            answers.push(judged(guard, message).await);
         }
         assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1, "{answers:?}");
         let client = server.client().await;
@@ -452,30 +483,50 @@ async fn no_owner_fills_the_stream_and_others_do_not_notice() {
         let nonce = Nonce::random();
         match offer_short(&guard, nonce).await {
             Ok(()) => admitted += 1,
-            Err(AdmitError::Stale | AdmitError::Fenced { .. }) => {}
+            Err(AdmitError::Stale | AdmitError::Fenced { .. } | AdmitError::Unavailable(_)) => {}
             Err(AdmitError::OwnerFull { .. }) if guard.stats().shared.unwrap().latency.count == before => {
                 refused_locally += 1;
                 sleep(Duration::from_millis(50)).await;
             }
             Err(refused) => break refused,
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "{admitted} admitted");
+        assert!(began.elapsed() < Duration::from_secs(80), "before the stream forgets the first: {admitted} admitted");
     };
     assert!(refused_locally > 0, "the replica's own bound comes first");
     assert_eq!(last, AdmitError::OwnerFull { retry_after_ms: 1000 });
     // Some late ones were stored but not admitted.
     assert!(admitted <= share && admitted > share - 100, "{admitted}");
-    assert_eq!(guard.not_ready(), None, "the guard goes on");
+    // The guard goes on.
+    ready(&guard).await;
     let (second, _) = open().await;
-    sleep(Duration::from_secs(2)).await;
+    let of_second = async {
+        loop {
+            match offer_short(&second, Nonce::random()).await {
+                // Its life is short, and the stream may have been asked too late.
+                Err(AdmitError::Stale | AdmitError::Fenced { .. } | AdmitError::Unavailable(_)) => {
+                    sleep(Duration::from_millis(50)).await;
+                }
+                judged => return judged,
+            }
+        }
+    };
     assert_eq!(
-        offer_short(&second, Nonce::random()).await,
+        within(SOON, of_second).await,
         Err(AdmitError::OwnerFull { retry_after_ms: 1000 }),
         "everywhere"
     );
     for guard in [&guard, &second] {
-        for _ in 0..100 {
-            assert_eq!(offer_as(guard, &other, Message::new(), Instant::now()).await, Ok(()));
+        let mut admitted = 0;
+        while admitted < 100 {
+            match offer_as(guard, &other, Message::new(), Instant::now()).await {
+                Ok(()) => admitted += 1,
+                // Of which no other owner is the cause.
+                Err(AdmitError::Stale | AdmitError::Fenced { .. } | AdmitError::Unavailable(_)) => {
+                    assert!(began.elapsed() < 5 * SOON, "{admitted} admitted");
+                    sleep(Duration::from_millis(50)).await;
+                }
+                Err(refused) => panic!("{refused:?}"),
+            }
         }
     }
 }
@@ -517,9 +568,18 @@ async fn a_paused_server_refuses_quickly_and_nothing_runs_twice_afterwards() {
         assert!(matches!(answer, Err(AdmitError::Unavailable(_))), "{answer:?}");
     }
     assert!(paused.elapsed() < SOON);
-    assert_eq!(offer(&two, known).await, Err(AdmitError::Unavailable(Outage::Unanswered)));
-    sleep(Duration::from_secs(1)).await;
-    assert!(one.not_ready().is_some() && two.not_ready().is_some());
+    // By then, it may have waited too long for its own check of the stream.
+    let outage = offer(&two, known).await;
+    assert!(
+        matches!(outage, Err(AdmitError::Unavailable(Outage::Unanswered | Outage::Unverified))),
+        "{outage:?}"
+    );
+    let noticed = async {
+        while one.not_ready().is_none() || two.not_ready().is_none() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(SOON, noticed).await;
     let mut quickest = Duration::MAX;
     for _ in 0..10 {
         let asked_down = Instant::now();
@@ -537,7 +597,7 @@ async fn a_paused_server_refuses_quickly_and_nothing_runs_twice_afterwards() {
         assert!(offer(&two, message).await.is_err());
     }
     assert!(offer(&two, known).await.is_err());
-    assert_eq!(offer(&two, Message::new()).await, Ok(()));
+    admits(&two).await;
 }
 
 /// The broker stands still for longer than a check waits, and then stores the message of that check.
@@ -606,9 +666,26 @@ async fn a_check_that_died_before_its_answer_admits_nobody() {
     let check = one.admit(&owner, message.nonce, message.iat, message.iat + 30, now);
     assert!(tokio::time::timeout(Duration::from_millis(100), check).await.is_err());
     server.resume().await;
-    sleep(Duration::from_millis(300)).await;
-    assert_eq!(offer(&two, message).await, Err(AdmitError::Replayed));
-    assert_eq!(offer(&one, message).await, Err(AdmitError::Replayed));
+    // It went over another connection: the stream may not have it yet.
+    let client = server.client().await;
+    let subject = format!("$JS.API.STREAM.MSG.GET.{}", two.identity().stream);
+    let stored = async {
+        loop {
+            let asked = client.request(subject.clone(), r#"{"last_by_subj":"rg.test.math.a"}"#.into());
+            if let Ok(answer) = asked.await
+                && String::from_utf8_lossy(&answer.payload).contains("\"message\"")
+            {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(SOON, stored).await;
+    for guard in [&two, &one] {
+        let again = judged(guard, message).await;
+        // Behind a fence, if the pause was too long for the guard.
+        assert!(again == Err(AdmitError::Replayed) || is_behind(&again), "{again:?}");
+    }
 }
 
 #[tokio::test]
@@ -618,7 +695,7 @@ async fn a_step_of_this_machines_clock_is_noticed_by_the_next_message() {
     let guard = open_with(&server.url(), config(), clock.clone()).await;
     ready(&guard).await;
     for step_ms in [-5_000, 5_000, 3_600_000] {
-        assert_eq!(offer(&guard, Message::new()).await, Ok(()), "before {step_ms}");
+        admits(&guard).await;
         clock.0.store(step_ms, Ordering::SeqCst);
         let at_the_wrong_clock = Message { iat: clock.now_s(), ..Message::new() };
         let refused = Err(AdmitError::Unavailable(Outage::ClockDiffers));
@@ -638,11 +715,11 @@ async fn a_step_of_this_machines_clock_is_noticed_by_the_next_message() {
 #[tokio::test]
 async fn a_replica_with_a_wrong_clock_does_not_start() {
     let server = NatsServer::start().await;
-    let clock = Arc::new(WrongClock(AtomicI64::new(1_500)));
-    let mut config = config();
-    config.open_within = Duration::from_millis(300);
-    let refused = SharedGuard::open(config, BusConfig::open(&server.url()), clock).await;
-    assert!(matches!(refused, Err(SharedOpenError::NotReady(why)) if why.contains("ahead of this machine's")));
+    let open = async |open_within| {
+        let clock = Arc::new(WrongClock(AtomicI64::new(1_500)));
+        SharedGuard::open(opening_within(open_within), BusConfig::open(&server.url()), clock).await
+    };
+    refused_for("ahead of this machine's", open).await;
 }
 
 #[tokio::test]
@@ -653,8 +730,14 @@ async fn an_answer_that_comes_too_late_is_stale() {
     let message = Message::new();
     assert_eq!(offer_as(&guard, &name("a"), message, long_ago).await, Err(AdmitError::Stale), "30 s + 2 s ago");
     assert_eq!(offer(&guard, message).await, Err(AdmitError::Replayed), "its nonce is burnt");
-    let nearly = long_ago + Duration::from_secs(2);
-    assert_eq!(offer_as(&guard, &name("a"), Message::new(), nearly).await, Ok(()));
+    // A second less than that, if the answer takes less than this.
+    let nearly = async {
+        let ago = || Instant::now().checked_sub(Duration::from_secs(31)).unwrap();
+        while offer_as(&guard, &name("a"), Message::new(), ago()).await.is_err() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(SOON, nearly).await;
 }
 
 /// The wall clock passes `exp` while the stream is being asked.
@@ -663,18 +746,31 @@ async fn an_answer_that_comes_too_late_is_stale() {
 async fn the_clock_is_read_again_after_the_answer() {
     let mut server = NatsServer::start().await;
     let guard = replica(&server).await;
-    sleep(Duration::from_millis(1500 - SystemClock.now_ms() % 1000)).await;
-    let now = SystemClock.now_s();
-    server.pause().await;
-    let owner = name("a");
-    let asked = guard.admit(&owner, Nonce::random(), now, now + 1, Instant::now());
-    let resumed = async {
-        sleep(Duration::from_millis(700)).await;
-        server.resume().await;
-    };
-    let (answer, ()) = tokio::join!(asked, resumed);
-    assert_eq!(answer, Err(AdmitError::Stale));
-    assert_eq!(guard.stats().shared.unwrap().unanswered, 0, "it was answered, and in time");
+    // On a busy machine, the message is stale before the stream is asked, or the answer comes too late.
+    for _ in 0..20 {
+        admits(&guard).await;
+        sleep(Duration::from_millis(1500 - SystemClock.now_ms() % 1000)).await;
+        let now = SystemClock.now_s();
+        server.pause().await;
+        let before = guard.stats().shared.unwrap();
+        let owner = name("a");
+        let asked = guard.admit(&owner, Nonce::random(), now, now + 1, Instant::now());
+        let resumed = async {
+            sleep(Duration::from_millis(700)).await;
+            server.resume().await;
+        };
+        let (answer, ()) = tokio::join!(asked, resumed);
+        assert!(answer.is_err(), "its life is over");
+        let after = guard.stats().shared.unwrap();
+        // It was asked, and answered, and in time.
+        if answer == Err(AdmitError::Stale)
+            && after.latency.count > before.latency.count
+            && after.unanswered == before.unanswered
+        {
+            return;
+        }
+    }
+    panic!("not answered in time");
 }
 
 /// SPEC.md §9.
@@ -689,23 +785,35 @@ async fn a_full_stream_refuses_and_forgets_nothing() {
         guard
     };
     let (guard, other) = (small().await, small().await);
-    let mut admitted = Vec::new();
+    let (mut admitted, began) = (Vec::new(), Instant::now());
     let refused = loop {
         let message = Message::new();
         match offer(&guard, message).await {
             Ok(()) => admitted.push(message),
+            // The stream may be asked too late on a busy machine.
+            Err(AdmitError::Unavailable(outage)) if outage != Outage::StreamFull => {
+                assert!(began.elapsed() < SOON, "{outage:?}");
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(refused) if is_behind(&Err(refused)) => assert!(began.elapsed() < SOON, "{refused:?}"),
             Err(refused) => break refused,
         }
     };
     assert_eq!(refused, AdmitError::Unavailable(Outage::StreamFull));
     assert!(!admitted.is_empty());
     for message in admitted {
-        assert!(matches!(offer(&other, message).await, Err(AdmitError::Replayed | AdmitError::Unavailable(_))));
+        let again = offer(&other, message).await;
+        assert!(
+            is_behind(&again) || matches!(again, Err(AdmitError::Replayed | AdmitError::Unavailable(_))),
+            "{again:?}"
+        );
     }
-    while guard.not_ready().is_none() {
-        sleep(Duration::from_millis(20)).await;
-    }
-    assert!(guard.not_ready().unwrap().contains("full"));
+    let says_so = async {
+        while !guard.not_ready().is_some_and(|why| why.contains("full")) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(SOON, says_so).await;
 }
 
 #[tokio::test]
@@ -749,13 +857,10 @@ async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream()
     assert_eq!(offer(&guard, Message::new()).await, Ok(()));
 
     (bus.user, bus.password) = (Some("narrow".into()), Some(String::from("n").into()));
-    let mut impatient = config();
-    impatient.open_within = Duration::from_millis(500);
-    let refused = SharedGuard::open(impatient, bus, Arc::new(SystemClock)).await;
-    assert!(
-        matches!(&refused, Err(SharedOpenError::NotReady(why)) if why.contains("Permissions Violation")),
-        "{refused:?}"
-    );
+    let impatient = async |open_within| {
+        SharedGuard::open(opening_within(open_within), bus.clone(), Arc::new(SystemClock)).await
+    };
+    refused_for("Permissions Violation", impatient).await;
 
     let options = async_nats::ConnectOptions::new().user_and_password("agent".into(), "a".into());
     let agent = options.custom_inbox_prefix("_INBOX.a").connect(server.url()).await.unwrap();
@@ -815,11 +920,12 @@ async fn a_dead_client_is_replaced() {
     let inbox = within(SOON, answers.next()).await.unwrap().subject;
     let mut raw = sealwire_testkit::raw::RawConnection::connect(&server.url(), None).await;
     raw.hpub_raw(&inbox, None, b"NATS/1.0\r\nA: b\rc\r\n\r\n", b"").await;
+    let before = guard.stats().shared.unwrap().interruptions;
     raw.flush().await;
     let killed = Instant::now();
     loop {
         match offer(&guard, Message::new()).await {
-            Ok(()) if killed.elapsed() > Duration::from_millis(300) => break,
+            Ok(()) if guard.stats().shared.unwrap().interruptions > before => break,
             Ok(()) | Err(AdmitError::Unavailable(_) | AdmitError::Stale | AdmitError::Fenced { .. }) => {}
             other => panic!("{other:?}"),
         }
@@ -827,7 +933,6 @@ async fn a_dead_client_is_replaced() {
         sleep(Duration::from_millis(5)).await;
     }
     println!("back {:?} after the client died", killed.elapsed());
-    assert!(guard.stats().shared.unwrap().interruptions > 0);
 }
 
 /// `cargo test --release --test bus guard::shared:: -- --ignored --nocapture cost`
@@ -928,20 +1033,14 @@ async fn what_the_broker_lacks_is_said_within_a_second() {
             within(SOON, client.request("$JS.API.STREAM.CREATE.X", stream.into())).await.unwrap();
         }
         let began = Instant::now();
-        let refused = SharedGuard::open(config_of_ten_seconds(), bus, Arc::new(SystemClock)).await;
+        let refused = SharedGuard::open(opening_within(5 * SOON), bus, Arc::new(SystemClock)).await;
         let took = began.elapsed();
         let Err(SharedOpenError::NotReady(why)) = &refused else { panic!("{what}: {refused:?}") };
         for words in says {
             assert!(why.contains(words), "{what}: no `{words}` in: {why}");
         }
         println!("{what}: after {took:?}: {why}");
-        // A second, on a machine that may be busy.
-        assert!(took < Duration::from_secs(4), "{what}: {took:?}");
+        // A second, on a machine that may be busy: not when the time for opening is over.
+        assert!(took < SOON, "{what}: {took:?}");
     }
-}
-
-fn config_of_ten_seconds() -> SharedConfig {
-    let mut config = config();
-    config.open_within = Duration::from_secs(10);
-    config
 }

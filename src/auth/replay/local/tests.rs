@@ -223,13 +223,20 @@ async fn a_floor_that_cannot_be_written_refuses_until_it_can() {
     clock.set_ms((NOW + 1) * 1000);
     let refused = Err(AdmitError::Unavailable(Outage::FloorNotWritten));
     let nonce = Nonce::random();
+    // On a busy machine, the thread takes longer to notice.
+    for _ in 0..600 {
+        if guard.not_ready().is_some_and(|why| why.contains("cannot be written")) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, refused);
     assert!(guard.not_ready().unwrap().contains("cannot be written"));
     assert_eq!(guard.stats().live, 0);
 
     std::fs::remove_dir(obstacle).unwrap();
     // The upkeep thread repairs it within about a second.
-    for _ in 0..100 {
+    for _ in 0..1_200 {
         if guard.not_ready().is_none() {
             break;
         }
