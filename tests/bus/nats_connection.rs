@@ -68,7 +68,7 @@ async fn open(bus: &BusConfig, subjects: Vec<Subject>) -> Result<(Connection, Ar
 async fn open_with(bus: &BusConfig, options: Options) -> Result<(Connection, Arc<Heard>), OpenError> {
     let heard = Arc::new(Heard::default());
     let handler: Arc<dyn Handler> = heard.clone();
-    let connection = within(Duration::from_secs(30), Connection::open(bus, options, handler)).await?;
+    let connection = within(SOON, Connection::open(bus, options, handler)).await?;
     Ok((connection, heard))
 }
 

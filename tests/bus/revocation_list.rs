@@ -16,6 +16,10 @@ use sealwire::{
 use sealwire_testkit::site::{Answer, Served, Site, agent_key, methods, sum};
 use sealwire_testkit::{NatsServer, SOON, within};
 
+/// For how many seconds a replica goes on without having seen the list, where it is not the test's matter: longer than any machine
+/// stands still.
+const UNSEEN_S: u64 = 60;
+
 /// An operator, and the list as it was signed last.
 struct Operator {
     key: OperatorKey,
@@ -38,9 +42,9 @@ impl Operator {
     }
 
     /// `[revocation]` of a service that believes this operator.
-    fn section(&self, url: &str, more: &str) -> String {
+    fn section(&self, url: &str, refuse_after_s: u64, more: &str) -> String {
         format!(
-            "[revocation]\noperator = [{{ kid = \"op-1\", x = \"{}\" }}]\nrefuse_after_s = 2\n[revocation.nats]\nurls = [\"{url}\"]\n{more}",
+            "[revocation]\noperator = [{{ kid = \"op-1\", x = \"{}\" }}]\nrefuse_after_s = {refuse_after_s}\n[revocation.nats]\nurls = [\"{url}\"]\n{more}",
             self.key.x()
         )
     }
@@ -146,7 +150,7 @@ async fn a_revoked_agent_is_refused_and_cut_off_at_every_replica() {
     let server = NatsServer::start().await;
     let site = Site::new(&server.url());
     let mut operator = Operator::new(&BusConfig::open(&server.url())).await;
-    site.write_config(&format!("guard = \"shared\"\n{}", operator.section(&server.url(), "")));
+    site.write_config(&format!("guard = \"shared\"\n{}", operator.section(&server.url(), UNSEEN_S, "")));
     let (served, running) = three(&site).await;
     let (ann, bob) = (site.caller("ann").await, site.caller("bob").await);
     let wait = |caller: &sealwire_testkit::site::Caller| {
@@ -178,9 +182,16 @@ async fn a_revoked_agent_is_refused_and_cut_off_at_every_replica() {
     assert_eq!(bob.add().await, sum());
     assert!(!kept.is_finished(), "another agent's call goes on");
     let ask = operator.bucket.subjects().ask();
-    operator.bucket.publish(&ask, b"").await.unwrap();
-    let cut_off: u64 = operator.in_force(3).await.iter().map(|(_, report)| report.cut_off).sum();
-    assert_eq!(cut_off, 2);
+    // A report that was made earlier may be read first.
+    let began = Instant::now();
+    loop {
+        operator.bucket.publish(&ask, b"").await.unwrap();
+        let cut_off: u64 = operator.in_force(3).await.iter().map(|(_, report)| report.cut_off).sum();
+        if cut_off == 2 {
+            break;
+        }
+        assert!(cut_off < 2 && began.elapsed() < SOON, "{cut_off}");
+    }
 
     operator.restore(Kind::Agent, "ann").await;
     operator.in_force(3).await;
@@ -222,7 +233,7 @@ async fn a_bucket_that_is_forged_rolled_back_or_emptied_lifts_nothing() {
     let server = NatsServer::start().await;
     let site = Site::new(&server.url());
     let mut operator = Operator::new(&BusConfig::open(&server.url())).await;
-    site.write_config(&operator.section(&server.url(), ""));
+    site.write_config(&operator.section(&server.url(), 5, ""));
     let served = site.serve(methods()).await;
     let (ann, bob) = (site.caller("ann").await, site.caller("bob").await);
     let old = operator.text(&operator.list);
@@ -262,7 +273,7 @@ async fn a_replica_that_cannot_see_the_bucket_refuses_and_recovers() {
     let (server, mut vault) = (NatsServer::start().await, NatsServer::start().await);
     let site = Site::new(&server.url());
     let operator = Operator::new(&BusConfig::open(&vault.url())).await;
-    site.write_config(&operator.section(&vault.url(), ""));
+    site.write_config(&operator.section(&vault.url(), 5, ""));
     let served = site.serve(methods()).await;
     let ann = site.caller("ann").await;
     assert_eq!(ann.add().await, sum());
@@ -300,7 +311,7 @@ async fn a_stolen_login_of_a_service_cannot_write_the_bucket() {
     };
     let mut operator = Operator::new(&login("operator")).await;
     let site = Site::new(&server.url());
-    site.write_config(&operator.section(&server.url(), "user = \"site\"\npassword = \"secret\"\n"));
+    site.write_config(&operator.section(&server.url(), UNSEEN_S, "user = \"site\"\npassword = \"secret\"\n"));
     std::fs::set_permissions(site.path("sealwire.toml"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let served = site.serve(methods()).await;
     let ann = site.caller("ann").await;

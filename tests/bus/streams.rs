@@ -157,7 +157,7 @@ impl Call {
     async fn rest(&mut self) -> (Vec<u64>, Value) {
         let (mut numbers, mut last) = (Vec::new(), Value::Null);
         while !self.receiver.is_ended() {
-            for frame in within(Duration::from_secs(40), self.next()).await {
+            for frame in within(SOON, self.next()).await {
                 match frame.kind {
                     FrameKind::Item => numbers.extend(numbers_of(&frame)),
                     FrameKind::End => last = serde_json::from_slice(&frame.payload).unwrap(),

@@ -22,8 +22,9 @@ use serde_json::{Value, json};
 fn traces_with(url: &str, sample: f64, variables: &[(&str, &str)]) -> Traces {
     let wanted =
         WantedTraces { endpoint: Some(url), sample, service: "desk", namespace: Some("test"), ..Default::default() };
-    let variable =
-        |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned());
+    // An answer may take longer than any machine stands still.
+    let all = || variables.iter().chain(&[("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")]);
+    let variable = |name: &str| all().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned());
     Traces::start(TraceOptions::new(&wanted, &variable, &|_| Err("no files".to_owned())).unwrap().unwrap())
 }
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -33,6 +33,8 @@ pub enum Answer {
 pub struct Received {
     pub head: String,
     pub body: Vec<u8>,
+    /// When it was there, before it was answered.
+    pub at: Instant,
 }
 
 /// A collector on a port of its own.
@@ -148,7 +150,7 @@ async fn converse(
         }
         let body = read.drain(..length).collect();
         let number = tell.borrow().len();
-        tell.send_modify(|all| all.push(Received { head, body }));
+        tell.send_modify(|all| all.push(Received { head, body, at: Instant::now() }));
         match answer(number) {
             Answer::Taken => {
                 let taken = "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";

@@ -9,6 +9,7 @@ use sealwire::errors::OpenError;
 use sealwire::internal::auth::{AdmitError, LocalGuard, NonceLimits, ReplayGuard, TimeFloor, Window};
 use sealwire::internal::wire::Nonce;
 use sealwire::{Clock, ManualClock, Name};
+use sealwire_testkit::site::in_memory;
 use tokio::time::Instant;
 
 use super::is_behind;
@@ -104,7 +105,7 @@ fn a_hundred_thousand_messages_of_others_do_not_displace_a_nonce() {
 
 #[tokio::test]
 async fn a_crashed_run_is_fenced_even_if_the_clock_goes_back_meanwhile() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = in_memory();
     let floor = TimeFloor::File(folder.path().join("floor"));
     let clock = Arc::new(ManualClock::at(START_S - 2));
     let owner = Name::new("a").unwrap();
@@ -152,7 +153,7 @@ async fn pass(clock: &ManualClock) {
 /// SPEC.md §9.
 #[tokio::test]
 async fn what_was_issued_while_a_replica_stood_still_is_stale() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = in_memory();
     let clock = Arc::new(ManualClock::at(START_S - 2));
     let owner = Name::new("a").unwrap();
     let floor = TimeFloor::File(folder.path().join("floor"));
@@ -174,7 +175,7 @@ async fn what_was_issued_while_a_replica_stood_still_is_stale() {
 
 #[test]
 fn a_crash_costs_the_next_start_two_seconds_more_than_a_clean_close() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = in_memory();
     let floor = TimeFloor::File(folder.path().join("floor"));
     let clock = Arc::new(ManualClock::at(START_S));
     let open = || LocalGuard::open(Window::default(), NonceLimits::default(), clock.clone(), &floor).unwrap();
@@ -191,7 +192,7 @@ fn a_crash_costs_the_next_start_two_seconds_more_than_a_clean_close() {
 /// The exact fence is written while messages are still being admitted: no admitted message may be later than the fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_is_admitted_while_the_guard_closes_is_fenced_by_the_next_run() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = in_memory();
     let floor = TimeFloor::File(folder.path().join("floor"));
     let window = Window::new(30, 0).unwrap();
     let clock = Arc::new(ManualClock::at(START_S));

@@ -169,7 +169,7 @@ async fn walk(heading: &str, shape: &str) {
         if answer["error"]["code"] != -32011 && answer["error"]["code"] != -32014 {
             break answer;
         }
-        assert!(began.elapsed() < Duration::from_secs(30), "{heading}: {answer}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{heading}: {answer}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     assert_eq!(answer["result"], 5, "{heading}: {answer}");

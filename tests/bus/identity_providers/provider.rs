@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use rcgen::{CertificateParams, KeyPair};
+use sealwire_testkit::free_port;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -64,12 +65,13 @@ impl Provider {
             asked: Mutex::default(),
         };
         let tls = TlsAcceptor::from(Arc::new(config));
-        let mut provider = Self { port: 0, ca, tls, shared: Arc::new(shared), task: None, _folder: folder };
+        // One that nothing else takes while the provider is away.
+        let mut provider = Self { port: free_port(), ca, tls, shared: Arc::new(shared), task: None, _folder: folder };
         provider.listen().await;
         provider
     }
 
-    /// Listens, on the same port as before if there was one.
+    /// Listens, on the same port as before.
     pub(crate) async fn listen(&mut self) {
         let listener = TcpListener::bind(("127.0.0.1", self.port)).await.unwrap();
         self.port = listener.local_addr().unwrap().port();

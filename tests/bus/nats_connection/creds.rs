@@ -10,7 +10,7 @@ use sealwire::errors::BusError;
 use sealwire::internal::files::write_secret;
 use sealwire_testkit::operator::{Operator, UserClaims, creds};
 use sealwire_testkit::{NatsServer, SOON, free_port, within};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Event, OpenError, eventually, eventually_within, open, subject, up};
@@ -143,7 +143,8 @@ async fn counted(to: u16) -> (u16, Arc<AtomicUsize>) {
 async fn an_expired_login_costs_the_broker_nothing_until_the_file_is_replaced() {
     let joined = Joined::start().await;
     let (port, connections) = counted(joined.server.port()).await;
-    joined.write(&UserClaims { age_s: 10, ..UserClaims::lasting("ann", 2) });
+    // Long enough for a busy machine to log in; it was issued long ago, so this is the last fifth of its life.
+    joined.write(&UserClaims { age_s: 40, ..UserClaims::lasting("ann", 8) });
     let bus = with(&format!("nats://127.0.0.1:{port}"), joined.path());
     let (connection, heard) = open(&bus, vec![subject("a")]).await.unwrap();
     eventually("it is said beforehand", || {
@@ -277,7 +278,19 @@ async fn an_address_that_a_broker_names_gets_no_login_without_tls() {
     let other = node("b", free_port(), &format!("client_advertise: \"127.0.0.1:{plain}\""));
     let _other = NatsServer::start_with(&other).await;
     eventually("they know each other", || server.log().matches("Route connection created").count() > 1).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Whom a broker names to a new connection, it has named to all others.
+    let named = async {
+        loop {
+            let greeted = TcpStream::connect(("127.0.0.1", server.port())).await.unwrap();
+            let mut greeting = String::new();
+            tokio::io::BufReader::new(greeted).read_line(&mut greeting).await.unwrap();
+            if greeting.contains(&format!("127.0.0.1:{plain}")) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(SOON, named).await;
     assert!(within(SOON, up(&connection).flush()).await);
     server.kill().await;
     eventually("it is lost", || heard.disconnected()).await;

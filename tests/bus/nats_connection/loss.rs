@@ -5,7 +5,7 @@ use std::time::Duration;
 use sealwire::BusConfig;
 use sealwire::internal::nats::PublishError;
 
-use super::{Event, Options, eventually, eventually_within, open, open_with, queue, subject, up};
+use super::{Event, Options, eventually, open, open_with, queue, subject, up};
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 
@@ -69,7 +69,7 @@ async fn a_broker_that_hangs_is_left_for_another() {
     let options = Options { ping_every: Duration::from_millis(200), ..Options::new("test", vec![subject("a")]) };
     let (connection, heard) = open_with(&cluster.bus(0), options).await.unwrap();
     cluster.nodes[0].pause().await;
-    eventually_within(Duration::from_secs(20), "it is left", || heard.has(|event| *event == Event::Connected)).await;
+    eventually("it is left", || heard.has(|event| *event == Event::Connected)).await;
     assert!(heard.has(|event| matches!(event, Event::Disconnected(why) if why.contains("says nothing"))));
     let client = cluster.nodes[1].client().await;
     client.publish("a", "x".into()).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_broker_about_to_go_is_left_without_losing_a_message() {
             }
         }
     };
-    within(Duration::from_secs(60), moving).await;
+    within(2 * SOON, moving).await;
     eventually("all of them", || heard.count() >= sent).await;
     assert!(heard.has(|event| *event == Event::Moved) && !heard.disconnected());
     assert!(!std::sync::Arc::ptr_eq(&before, &up(&connection)));
@@ -123,7 +123,7 @@ async fn a_broker_about_to_go_is_left_without_losing_a_message() {
     // And no publisher was ever told that nobody listens.
     settle(&client).await;
     assert!(futures_util::FutureExt::now_or_never(futures_util::StreamExt::next(&mut nobody)).is_none());
-    eventually_within(Duration::from_secs(5), "the old one is left", || !before.is_up()).await;
+    eventually("the old one is left", || !before.is_up()).await;
 }
 
 #[tokio::test]
@@ -134,7 +134,8 @@ async fn dropping_it_ends_everything() {
     let (connection, _) = open(&BusConfig::open(&server.url()), vec![subject("a")]).await.unwrap();
     let session = up(&connection);
     drop(connection);
-    eventually("no task is left", || tasks() == before).await;
+    // Some that were there before may have ended.
+    eventually("no task is left", || tasks() <= before).await;
     assert!(!session.is_up());
     assert_eq!(session.publish("a", "", b"", b"x").await, Err(PublishError::Gone));
     assert!(!within(SOON, session.flush()).await);

@@ -72,7 +72,7 @@ async fn take(items: &mut CallStream<u64>, last: &mut u64, to: u64) -> Duration 
     while *last < to {
         *last += 1;
         let asked = Instant::now();
-        let item = within(Duration::from_secs(60), items.next()).await.expect("there are more");
+        let item = within(2 * SOON, items.next()).await.expect("there are more");
         assert_eq!(item.unwrap_or_else(|error| panic!("after {last}: {error}")), *last);
         longest = longest.max(asked.elapsed());
     }
