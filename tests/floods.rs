@@ -23,8 +23,9 @@ use sealwire_testkit::site::{Answer, Caller, Site, agent_key, methods, sign, sum
 
 /// How often the well-behaved agent calls.
 const EVERY: Duration = Duration::from_millis(20);
-/// How long it waits for an answer: less than a client's default.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it waits for an answer. How long answers took is printed: a bound would also count the moments in which the machine stands
+/// still.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The most messages that are signed for one flood; after that they are sent again.
 const POOL: usize = if cfg!(debug_assertions) { 4_000 } else { 40_000 };
 /// Agents that measure what the service can handle; several, because each has its own rate.
@@ -159,8 +160,8 @@ impl Flooding {
 
 fn connect(url: &str, user: &str) -> TcpStream {
     let mut stream = TcpStream::connect(url.strip_prefix("nats://").unwrap()).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.set_write_timeout(Some(2 * PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
     let hello = format!(
         "CONNECT {{\"verbose\":false,\"headers\":true,\"user\":\"{user}\",\"pass\":\"{user}\",\"protocol\":1}}\r\nPING\r\n"
     );
@@ -238,7 +239,8 @@ async fn capacity(site: &Site, url: &str, ann: &Caller) -> f64 {
     let before = executed(ann).await;
     let (started, flooding) = (Instant::now(), Flooding::start(url, "gauge", messages, 1e6, true));
     let (mut last, mut last_at) = (before, started);
-    while last_at.elapsed() < Duration::from_millis(500) {
+    while last <= before + 500 || last_at.elapsed() < Duration::from_millis(500) {
+        assert!(started.elapsed() < 2 * PATIENCE, "the service works: {}", last - before);
         let now = executed(ann).await;
         if now > last {
             (last, last_at) = (now, Instant::now());
@@ -246,7 +248,6 @@ async fn capacity(site: &Site, url: &str, ann: &Caller) -> f64 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     flooding.stop();
-    assert!(last > before + 500, "the service works: {}", last - before);
     (last - before) as f64 / (last_at - started).as_secs_f64()
 }
 

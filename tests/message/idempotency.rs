@@ -216,7 +216,7 @@ async fn a_run_over_whose_deadline_the_clock_leaps_has_none_beside_it() {
 }
 
 /// A crash leaves only a claim behind.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_claim_without_an_end_runs_until_its_deadline_and_is_unknown_from_then_on() {
     let (desk, runs) = waiting(Idempotent::keep(HOUR));
     let ann = desk.agent("ann", &["worker"]);

@@ -85,7 +85,7 @@ async fn deadline_counts_from_the_signing_also_in_the_middle_of_a_second() {
 }
 
 /// SPEC.md §8.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn method_is_cancelled_at_the_deadline_and_the_caller_is_told() {
     let (router, cancelled) = never();
     let desk = Desk::open(router);
@@ -102,7 +102,7 @@ async fn method_is_cancelled_at_the_deadline_and_the_caller_is_told() {
     assert_eq!(cancelled.load(Ordering::SeqCst), 5);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn method_is_cancelled_when_its_message_is_given_up() {
     let (router, cancelled) = never();
     let desk = Desk::open(router);
