@@ -18,13 +18,13 @@ import pytest
 import sealwire
 
 # A test that hangs shows where.
-faulthandler.dump_traceback_later(300, exit=True)
+faulthandler.dump_traceback_later(600, exit=True)
 
 # What is started in the background ignores Ctrl-C, and Python with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Long enough for anything that should happen at once, on a machine under full load.
-SOON = 30.0
+SOON = 60.0
 
 
 class Stage:
@@ -162,6 +162,16 @@ class Proxy:
                 writer.write(data)
                 await writer.drain()
         writer.close()
+
+
+async def beginning(bus, runs=1):
+    """An asynchronous condition: so many more runs of `site/sleep` than now have begun."""
+    before = await bus.call("site", "site/begun")
+
+    async def begun():
+        return await bus.call("site", "site/begun") >= before + runs
+
+    return begun
 
 
 async def until(condition, limit=SOON):

@@ -21,10 +21,11 @@ def who(ctx: sealwire.SyncCtx) -> list[typing.Any]:
     return [ctx.caller.agent, ctx.caller.subject, sorted(ctx.caller.roles)]
 
 
-@service.method("site/sleep")
-async def sleep(ms: int) -> int:
+@service.stream("site/slowly")
+async def slowly(ms: int):
+    yield "begun"
     await asyncio.sleep(ms / 1000)
-    return ms
+    yield "finished"
 
 
 @service.method("site/busy")

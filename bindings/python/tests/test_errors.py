@@ -1,13 +1,14 @@
 """Each error as its class: a test for each row of the table in docs/python.md."""
 
 import asyncio
+import contextlib
 import json
 import pickle
 import traceback
 
 import pytest
 import sealwire
-from conftest import Proxy, opened, run, until
+from conftest import Proxy, beginning, opened, run, until
 from sealwire import _core, _errors
 
 
@@ -76,16 +77,12 @@ def test_a_connection_that_is_lost_during_a_call_and_not_there_for_the_next(stag
         async with Proxy(stage.url) as proxy:
             nats = json.loads(stage.creds().read_text())["nats"]
             path = stage.changed(tmp_path, nats={**nats, "urls": [proxy.address]})
-            async with sealwire.Client(path) as bus:
+            async with sealwire.Client(path) as bus, opened(stage) as other:
+                begun = await beginning(other)
                 call = asyncio.create_task(
-                    caught(sealwire.ConnectionLost, bus.call("site", "site/sleep", params=[60_000], deadline=3))
+                    caught(sealwire.ConnectionLost, bus.call("site", "site/sleep", params=[60_000], deadline=90))
                 )
-
-                async def under_way():
-                    return bus.stats().pending == 1
-
-                await until(under_way)
-                await asyncio.sleep(0.2)
+                await until(begun)
                 await proxy.cut()
                 error = await call
                 assert isinstance(error, ConnectionError) and error.outcome_unknown and error.message_id
@@ -131,7 +128,11 @@ def test_unsigned_refusals_and_forged_answers(stage):
     async def main():
         async with opened(stage) as bus:
             hint = await caught(sealwire.Unsigned, bus.call("liar", "liar/hint"))
-            forged = await caught(sealwire.Unverifiable, bus.call("liar", "liar/unsigned", deadline=0.5))
+            # It is reported at the deadline; on a busy machine, it may not have come by then.
+            for deadline in [0.5, 5, 50]:
+                with contextlib.suppress(sealwire.Timeout):
+                    forged = await caught(sealwire.Unverifiable, bus.call("liar", "liar/unsigned", deadline=deadline))
+                    break
             wrong = await caught(sealwire.ProtocolError, bus.call("liar", "liar/protocol"))
             assert hint.outcome_unknown and forged.outcome_unknown and wrong.outcome_unknown
             assert (hint.kind, forged.kind, wrong.kind) == ("hint", "unverifiable", "protocol")
@@ -177,9 +178,10 @@ def test_requests_that_cannot_be_sent(stage):
 
 def test_too_much_under_way(stage):
     async def main():
-        async with opened(stage, in_flight=1) as bus:
+        async with opened(stage, in_flight=1) as bus, opened(stage) as other:
+            begun = await beginning(other)
             first = asyncio.create_task(bus.call("site", "site/sleep", params=[60_000], deadline=90))
-            await asyncio.sleep(0.2)
+            await until(begun)
             assert not (await caught(sealwire.Busy, bus.call("site", "site/nothing", deadline=0.2))).outcome_unknown
             # Three of these are more than the parameters of one loop may have in all.
             large = [asyncio.create_task(bus.call("site", "site/echo", params=["x" * 90_000_000])) for _ in range(3)]
@@ -207,10 +209,11 @@ def test_a_client_that_is_closed(stage):
         bus = sealwire.Client(stage.creds())
         assert not (await caught(sealwire.Closed, bus.call("site", "site/nothing"))).outcome_unknown
         await bus.open()
+        begun = await beginning(bus)
         call = asyncio.create_task(
             caught(sealwire.Closed, bus.call("site", "site/sleep", params=[60_000], deadline=90))
         )
-        await asyncio.sleep(0.3)
+        await until(begun)
         await bus.close()
         assert (await call).outcome_unknown
         await caught(sealwire.Closed, bus.call("site", "site/nothing"))
@@ -222,7 +225,7 @@ def test_a_client_that_is_closed(stage):
 def test_a_clock_that_is_wrong(stage):
     async def main():
         async with opened(stage) as bus:
-            error = await caught(sealwire.ClockError, bus.call("liar", "liar/stale", idempotent=True, deadline=3))
+            error = await caught(sealwire.ClockError, bus.call("liar", "liar/stale", idempotent=True, deadline=20))
             assert 400 <= error.offset_s <= 600 and error.code == -32011
 
     run(main)

@@ -14,7 +14,7 @@ import warnings
 
 import pytest
 import sealwire
-from conftest import SOON, opened, run, until
+from conftest import SOON, beginning, opened, run, until
 from sealwire import _bridge
 
 
@@ -57,7 +57,7 @@ def test_a_forked_child_gets_an_error_at_once(stage):
                 except sealwire.ForkedError as error:
                     assert isinstance(error, RuntimeError) and "after the fork" in str(error)
             del bus, attempts
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 60
             sys.exit(codes)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         print(bus.call("site", "site/add", a=2, b=2))
@@ -129,8 +129,10 @@ def test_a_loop_that_is_closed_with_calls_under_way(stage):
     mailbox = bus._bridge.mailbox
     loop.close()
     # The answer comes while there is no loop; then the loop is gone.
-    time.sleep(1.2)
-    assert mailbox.under_way() == 0
+    deadline = time.monotonic() + SOON
+    while mailbox.under_way():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Nobody will ever finish the task, which asyncio would log.
@@ -186,10 +188,11 @@ def test_calls_that_nobody_awaits_are_not_sent_or_given_up(stage):
                 del call
                 gc.collect()
             before = await bus.call("site", "site/cancelled")
+            begun = await beginning(bus)
             running = bus.call("site", "site/sleep", params=[60_000], deadline=90)
             future = running.send(None)
             assert future is not None
-            await asyncio.sleep(0.3)
+            await until(begun)
             running.close()
 
             async def cancelled():
@@ -259,14 +262,20 @@ def test_a_loop_that_can_watch_no_file(stage):
 
 def test_ctrl_c_ends_a_waiting_call(stage):
     with sealwire.SyncClient(stage.creds()) as bus:
-        before = bus.call("site", "site/cancelled")
-        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        began = time.monotonic()
+        before, begun = bus.call("site", "site/cancelled"), bus.call("site", "site/begun")
+
+        def interrupt():
+            with sealwire.SyncClient(stage.creds()) as other:
+                until_then = time.monotonic() + SOON
+                while other.call("site", "site/begun") == begun and time.monotonic() < until_then:
+                    time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
         with pytest.raises(KeyboardInterrupt):
-            bus.call("site", "site/sleep", params=[60_000], deadline=90)
-        assert time.monotonic() - began < 20
-        timer.join()
+            bus.call("site", "site/sleep", params=[300_000], deadline=400)
+        thread.join()
         deadline = time.monotonic() + SOON
         while bus.call("site", "site/cancelled") != before + 1:
             assert time.monotonic() < deadline
@@ -345,7 +354,8 @@ def test_the_interpreter_ends_with_calls_under_way(stage, ending):
         {ending}
         """,
     )
-    assert time.monotonic() - began < 25
+    # Not at the calls' deadline.
+    assert time.monotonic() - began < 100
 
 
 def test_memory_does_not_grow_with_calls(stage):

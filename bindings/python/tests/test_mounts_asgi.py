@@ -653,7 +653,7 @@ def test_an_application_that_blocks_the_loop_delays_handlers_only(stage):
 
 
 def test_a_call_that_is_given_up_disconnects_the_application(stage, monkeypatch):
-    told, ended = [], []
+    begun, told, ended = [], [], []
     release = asyncio.Event()
 
     @plain
@@ -662,13 +662,16 @@ def test_a_call_that_is_given_up_disconnects_the_application(stage, monkeypatch)
         try:
             if name == "listens":
                 assert (await receive())["type"] == "http.request"
+                begun.append(name)
                 told.append((await receive())["type"])
                 with contextlib.suppress(OSError):
                     await answer(send, "too late")
                     told.append("sent")
             elif name == "sleeps":
+                begun.append(name)
                 await asyncio.sleep(1000)
             elif name == "stubborn":
+                begun.append(name)
                 while not release.is_set():
                     with contextlib.suppress(asyncio.CancelledError):
                         await release.wait()
@@ -683,8 +686,13 @@ def test_a_call_that_is_given_up_disconnects_the_application(stage, monkeypatch)
         async with mounted(stage, app, openapi=api, in_flight=3) as bus, opened(stage, "bob") as bob:
 
             async def give_up(name):
+                before = begun.count(name)
                 call = asyncio.create_task(bus.call("site", f"site/{name}", deadline=60))
-                await asyncio.sleep(0.3)
+
+                async def runs():
+                    return begun.count(name) > before
+
+                await until(runs)
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await call

@@ -149,10 +149,16 @@ def test_serving_inside_another_program(stage):
     async def add(a: float, b: float) -> float:
         return a + b
 
+    begun = []
+
     @service.method("site/slow")
     async def slow() -> str:
+        begun.append(True)
         await asyncio.sleep(1)
         return "finished"
+
+    async def has_begun():
+        return bool(begun)
 
     async def main():
         with pytest.raises(RuntimeError, match="not running"):
@@ -166,7 +172,7 @@ def test_serving_inside_another_program(stage):
             service.method("site/late")(add)
         async with opened(stage) as bus:
             under_way = asyncio.create_task(bus.call("site", "site/slow"))
-            await asyncio.sleep(0.3)
+            await until(has_begun)
             serving.cancel()
             assert await under_way == "finished"
             with pytest.raises(asyncio.CancelledError):
@@ -182,11 +188,12 @@ def test_serving_inside_another_program(stage):
 
 
 def test_threads_that_never_end_hold_up_only_themselves(stage):
-    release = threading.Event()
+    release, begun = threading.Event(), []
 
     def build(service):
         @service.method("site/stuck")
         def stuck():
+            begun.append(True)
             release.wait(60)
 
         @service.method("site/add")
@@ -200,7 +207,11 @@ def test_threads_that_never_end_hold_up_only_themselves(stage):
     async def main():
         async with served(stage, build, threads=2) as (bus, _):
             stuck = [asyncio.create_task(bus.call("site", "site/stuck", deadline=60)) for _ in range(2)]
-            await asyncio.sleep(0.3)
+
+            async def all_begun():
+                return len(begun) == 2
+
+            await until(all_begun)
             assert await bus.call("site", "site/add", a=1, b=2) == 3
             with pytest.raises(sealwire.Timeout):
                 await bus.call("site", "site/quick", deadline=0.5)

@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 pub(crate) struct Seen {
     notes: Mutex<Vec<String>>,
     paid: AtomicU64,
+    /// Runs of `site/sleep` that have begun, and that were cancelled.
+    begun: AtomicU64,
     cancelled: AtomicU64,
 }
 
@@ -73,6 +75,7 @@ fn calls() -> Router<State> {
         .method("site/large", |_: Ctx<State>, (bytes,): (usize,)| async move { Ok::<_, RpcError>("x".repeat(bytes)) })
         .method("site/nothing", |_: Ctx<State>, (): ()| async move { Ok::<_, RpcError>(()) })
         .method("site/sleep", |ctx: Ctx<State>, (ms,): (u64,)| async move {
+            ctx.state().begun.fetch_add(1, Ordering::SeqCst);
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(ms)) => Ok::<_, RpcError>(ms),
                 () = ctx.cancelled() => {
@@ -80,6 +83,9 @@ fn calls() -> Router<State> {
                     Err(RpcError::application(1, "cancelled"))
                 }
             }
+        })
+        .method("site/begun", |ctx: Ctx<State>, (): ()| async move {
+            Ok::<_, RpcError>(ctx.state().begun.load(Ordering::SeqCst))
         })
         .method("site/cancelled", |ctx: Ctx<State>, (): ()| async move {
             Ok::<_, RpcError>(ctx.state().cancelled.load(Ordering::SeqCst))

@@ -82,13 +82,11 @@ async fn a_service_in_python_serves_the_client_in_rust() {
     assert_eq!(within(SOON, stored).await.unwrap(), 200_000);
 
     // A call under way is finished after SIGTERM.
-    let slow = tokio::spawn({
-        let client = client.clone();
-        async move { client.call::<u64>("site", "site/sleep", (1_500,)).await }
-    });
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut slow = client.request("site").deadline(SOON).stream::<String>("site/slowly", (1_500,));
+    assert_eq!(within(SOON, slow.next()).await.unwrap().unwrap(), "begun");
     let code = tokio::task::spawn_blocking(|| process.stop());
-    assert_eq!(within(SOON, slow).await.unwrap().unwrap(), 1_500);
+    assert_eq!(within(SOON, slow.next()).await.unwrap().unwrap(), "finished");
+    assert!(within(SOON, slow.next()).await.is_none());
     assert_eq!(within(3 * SOON, code).await.unwrap(), Some(0));
     let gone = within(SOON, client.call::<Value>("site", "site/who", ())).await.unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NoResponders);
