@@ -338,9 +338,7 @@ async fn closed_client_ends_its_calls_and_takes_no_more() {
     let client = stage.client("ann").await;
     let waiting = tokio::spawn({
         let client = client.clone();
-        async move {
-            client.request("desk").deadline(Duration::from_secs(500)).call::<u64>("desk/sleep", (400_000,)).await
-        }
+        async move { client.request("desk").deadline(Duration::from_secs(500)).call::<u64>("desk/sleep", (400_000,)).await }
     });
     eventually("the call waits", || client.stats().pending == 1).await;
     within(SOON, client.notify("desk", "desk/count", ())).await.unwrap();

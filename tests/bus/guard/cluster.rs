@@ -115,10 +115,15 @@ async fn a_cluster_keeps_three_copies_and_admits_one_of_many_racers() {
         for (message, answers) in messages.iter().zip(answers.chunks(replicas.len())) {
             let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
             let replayed = answers.iter().filter(|answer| **answer == Err(AdmitError::Replayed)).count();
-            let refused =
-                |answer: &Result<(), AdmitError>| is_behind(answer) || matches!(answer, Err(AdmitError::Unavailable(_)));
+            let refused = |answer: &Result<(), AdmitError>| {
+                is_behind(answer) || matches!(answer, Err(AdmitError::Unavailable(_)))
+            };
             assert!(admitted <= 1, "{message:?} {answers:?}");
-            assert_eq!(admitted + replayed + answers.iter().filter(|&answer| refused(answer)).count(), 3, "{answers:?}");
+            assert_eq!(
+                admitted + replayed + answers.iter().filter(|&answer| refused(answer)).count(),
+                3,
+                "{answers:?}"
+            );
         }
         // Not so while the stream changes its leader, or if a guard could not look at it in time. Without either, one is admitted.
         let is_whole = |answers: &[Result<(), AdmitError>]| answers.iter().filter(|answer| answer.is_ok()).count() == 1;

@@ -130,11 +130,7 @@ async fn led_again(client: &async_nats::Client, stream: &str, lost: Instant, old
 async fn whole(cluster: &Cluster, guards: &[SharedGuard]) -> (String, usize) {
     let began = Instant::now();
     loop {
-        assert!(
-            began.elapsed() < LIMIT,
-            "{:?}",
-            guards.iter().map(ReplayGuard::not_ready).collect::<Vec<_>>()
-        );
+        assert!(began.elapsed() < LIMIT, "{:?}", guards.iter().map(ReplayGuard::not_ready).collect::<Vec<_>>());
         sleep(Duration::from_millis(100)).await;
         let stream = guards[0].stats().shared.unwrap().stream;
         if stream.is_empty() || guards.iter().any(|guard| guard.not_ready().is_some()) {

@@ -510,11 +510,7 @@ async fn no_owner_fills_the_stream_and_others_do_not_notice() {
             }
         }
     };
-    assert_eq!(
-        within(SOON, of_second).await,
-        Err(AdmitError::OwnerFull { retry_after_ms: 1000 }),
-        "everywhere"
-    );
+    assert_eq!(within(SOON, of_second).await, Err(AdmitError::OwnerFull { retry_after_ms: 1000 }), "everywhere");
     for guard in [&guard, &second] {
         let mut admitted = 0;
         while admitted < 100 {
@@ -570,10 +566,7 @@ async fn a_paused_server_refuses_quickly_and_nothing_runs_twice_afterwards() {
     assert!(paused.elapsed() < SOON);
     // By then, it may have waited too long for its own check of the stream.
     let outage = offer(&two, known).await;
-    assert!(
-        matches!(outage, Err(AdmitError::Unavailable(Outage::Unanswered | Outage::Unverified))),
-        "{outage:?}"
-    );
+    assert!(matches!(outage, Err(AdmitError::Unavailable(Outage::Unanswered | Outage::Unverified))), "{outage:?}");
     let noticed = async {
         while one.not_ready().is_none() || two.not_ready().is_none() {
             sleep(Duration::from_millis(20)).await;
@@ -857,9 +850,8 @@ async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream()
     assert_eq!(offer(&guard, Message::new()).await, Ok(()));
 
     (bus.user, bus.password) = (Some("narrow".into()), Some(String::from("n").into()));
-    let impatient = async |open_within| {
-        SharedGuard::open(opening_within(open_within), bus.clone(), Arc::new(SystemClock)).await
-    };
+    let impatient =
+        async |open_within| SharedGuard::open(opening_within(open_within), bus.clone(), Arc::new(SystemClock)).await;
     refused_for("Permissions Violation", impatient).await;
 
     let options = async_nats::ConnectOptions::new().user_and_password("agent".into(), "a".into());
