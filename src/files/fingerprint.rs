@@ -120,7 +120,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || tell.send(digest(&path)));
-        told.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+        told.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
     }
 
     #[test]

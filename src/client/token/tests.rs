@@ -181,8 +181,12 @@ async fn command_of_a_relative_folder_is_found_from_the_working_folder() {
     let relative = folder.path().strip_prefix(std::env::current_dir().unwrap()).unwrap_or(folder.path());
     assert!(relative.is_relative(), "{}", relative.display());
     let program = relative.join("fetch");
-    std::fs::write(&program, "#!/bin/sh\nprintf '%s %s' \"$1\" \"$(pwd)\"\n").unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    // Copied by another process: a program that this one has open for writing, if only through a fork that another test's thread makes at
+    // that moment, cannot be run ("text file busy").
+    let text = relative.join("text");
+    std::fs::write(&text, "#!/bin/sh\nprintf '%s %s' \"$1\" \"$(pwd)\"\n").unwrap();
+    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(std::process::Command::new("cp").arg(&text).arg(&program).status().unwrap().success());
     let command = CommandToken::new("./fetch", ["now".to_owned()], relative);
     let printed = command.fetch().await.unwrap();
     assert!(printed.starts_with("now ") && printed.ends_with(relative.to_str().unwrap()), "{printed}");

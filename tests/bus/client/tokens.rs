@@ -119,9 +119,12 @@ async fn changed_token_file_is_used_while_the_old_token_is_still_valid() {
 }
 
 fn script(folder: &Path, name: &str, text: &str) -> String {
-    let path = folder.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let (path, written) = (folder.join(name), folder.join(format!("{name}.text")));
+    std::fs::write(&written, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&written, std::fs::Permissions::from_mode(0o700)).unwrap();
+    // Copied by another process: a program that this one has open for writing, if only through a fork that another test's thread makes at
+    // that moment, cannot be run ("text file busy").
+    assert!(std::process::Command::new("cp").arg(&written).arg(&path).status().unwrap().success());
     path.to_str().unwrap().to_owned()
 }
 

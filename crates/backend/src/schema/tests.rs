@@ -1,8 +1,7 @@
 //! When schemas are compiled, what is kept of them, and where values are checked.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde_json::json;
@@ -24,8 +23,12 @@ fn slow() -> Schema {
     read(&json!({ "properties": { "x": { "pattern": "[ab]*a[ab]{1000}c" } } }))
 }
 
+/// What is compiled is bounded for the whole process: a test that fills that up takes it from another.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_schema_is_compiled_when_a_value_is_checked() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let schema = read(&json!({ "type": "object" }));
     assert!(schema.known().is_none());
     schema.try_out().unwrap();
@@ -41,6 +44,7 @@ fn a_schema_is_compiled_when_a_value_is_checked() {
 
 #[test]
 fn compiled_schemas_are_bounded_all_together() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // Each takes a megabyte or more.
     let schemas: Vec<Schema> =
         (0..200).map(|n| read(&json!({ "const": n, "description": "x".repeat(64_000) }))).collect();
@@ -76,9 +80,16 @@ async fn short_checks_are_made_at_once_and_long_ones_in_turn() {
 #[tokio::test]
 async fn a_check_that_nobody_waits_for_keeps_its_place_to_its_end_and_no_worker() {
     let (go_on, blocked) = mpsc::channel::<()>();
-    let mut running = Box::pin(apart::READING.run(move || blocked.recv().is_ok()));
-    // This is the only worker, and it goes on.
-    assert!(futures_util::poll!(&mut running).is_pending());
+    let (begun, has_begun) = mpsc::channel::<()>();
+    let mut running = Box::pin(apart::READING.run(move || {
+        begun.send(()).unwrap();
+        blocked.recv().is_ok()
+    }));
+    // This is the only worker, and it goes on. Another test may have the place at first, and work that has not begun is not done.
+    while has_begun.try_recv().is_err() {
+        assert!(futures_util::poll!(&mut running).is_pending());
+        tokio::task::yield_now().await;
+    }
     drop(running);
     let mut next = Box::pin(apart::READING.run(|| 7));
     assert!(futures_util::poll!(&mut next).is_pending(), "there is no other place");
