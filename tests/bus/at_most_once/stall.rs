@@ -62,6 +62,11 @@ impl Attendants {
         Self { stalls, tasks }
     }
 
+    /// Whether there was a stall that ended then or later.
+    pub(crate) fn have_seen_one_since(&self, from_ms: u64) -> bool {
+        self.stalls.lock().unwrap().iter().any(|(_, to_ms)| *to_ms >= from_ms)
+    }
+
     /// The stalls that no fault explains.
     pub(crate) fn troubles(&self, done: &[Trouble], gap_ms: u64) -> Vec<Trouble> {
         let mut stalls = self.stalls.lock().unwrap().clone();
