@@ -71,6 +71,7 @@ async def asks(question: str, ctx: Context) -> str:
 
 @server.tool
 async def sleeps(seconds: float) -> str:
+    seen.append("asleep")
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:

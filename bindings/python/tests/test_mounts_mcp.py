@@ -308,7 +308,12 @@ def test_tools_that_break_the_rules_cost_their_calls_only(stage):
                 assert await bus.call("site", "site/add", a=1) == {"result": 3}
             # A call that is given up ends its tool, and an agent has half of the places.
             calls = [asyncio.create_task(bus.call("site", "site/sleeps", seconds=60)) for _ in range(2)]
-            await asyncio.sleep(0.5)
+
+            async def are_asleep():
+                return scope["seen"].count("asleep") == 1
+
+            # An agent has half of the two places.
+            await until(are_asleep)
             assert await bob.call("site", "site/add", a=1) == {"result": 3}
             for call in calls:
                 call.cancel()

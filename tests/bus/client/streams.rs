@@ -599,7 +599,9 @@ async fn a_stream_that_is_silent_outlives_its_token() {
 /// SPEC.md §25.4, SPEC.md §9.2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
-    for is_stream in [false, true] {
+    // A stream that has begun is not sent again: on a busy machine, its first frame may come before the broker is gone.
+    let (mut is_stream, mut begun) = (false, 0);
+    loop {
         let mut stage = Stage::open().await;
         let call = stage.client.request("site").idempotent().deadline(Duration::from_secs(10));
         let call = tokio::spawn(async move {
@@ -616,8 +618,19 @@ async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
         eventually("it has run", || stage.has_finished()).await;
         let error = within(SOON, call).await.unwrap().unwrap_err();
         assert!(error.is_outcome_unknown(), "{error}");
-        let ClientError::Repeated { earlier, last } = error else { panic!("{error:?}") };
-        assert_eq!((earlier.kind(), last.kind()), (ErrorKind::ConnectionLost, ErrorKind::Disconnected));
+        match error {
+            ClientError::Repeated { earlier, last } => {
+                assert_eq!((earlier.kind(), last.kind()), (ErrorKind::ConnectionLost, ErrorKind::Disconnected));
+                if is_stream {
+                    return;
+                }
+                is_stream = true;
+            }
+            error => {
+                begun += 1;
+                assert!(is_stream && begun < 5, "{error:?}");
+            }
+        }
     }
 }
 
