@@ -18,7 +18,7 @@ import pytest
 import sealwire
 
 # A test that hangs shows where.
-faulthandler.dump_traceback_later(600, exit=True)
+faulthandler.dump_traceback_later(380, exit=True)
 
 # What is started in the background ignores Ctrl-C, and Python with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,11 +16,6 @@ import time
 from conftest import SOON
 
 
-def free_port():
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
-        return server.getsockname()[1]
-
-
 @contextlib.contextmanager
 def running(line, folder, env):
     """A line as it is typed in a terminal of its own."""
@@ -65,7 +60,8 @@ def test_a_new_project_runs_in_three_commands(stage, tmp_path):
             timeout=3 * SOON,
         ).stdout
 
-    port = free_port()
+    # The system gives it to nobody else meanwhile.
+    port = stage.unused_port
     made = json.loads(typed(f"sealwire init hello --language python --service sums --port {port} --json", tmp_path))
     hello = tmp_path / "hello"
     broker, service, client = made["run"]
