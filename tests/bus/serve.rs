@@ -280,7 +280,7 @@ async fn two_replicas_that_start_at_once_do_not_both_serve() {
     let one = site.start(methods()).await;
     site.write_config("state = \"other.floor\"\n");
     let two = site.start(methods()).await;
-    let is = |served: &sealwire_testkit::site::Served, state| *served.running.state().borrow() == state;
+    let is = |served: &sealwire_testkit::site::Served, state: State| *served.running.state().borrow() == state;
     let decided = async {
         while !is(&one, State::Stopped) && !is(&two, State::Stopped) {
             assert!(!(is(&one, State::Ready) && is(&two, State::Ready)));

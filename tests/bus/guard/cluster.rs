@@ -157,7 +157,7 @@ async fn a_leader_that_hands_over_costs_no_fence_and_one_that_dies_costs_one() {
     let leader = led(&cluster, &stream, 0).await;
     assert_ne!(leader, before);
     sleep(Duration::from_millis(1500)).await;
-    assert_eq!(offer(&two, known).await, Err(AdmitError::Replayed), "neither forgotten nor stale");
+    assert_eq!(judged(&two, known).await, Err(AdmitError::Replayed), "neither forgotten nor stale");
 
     let killed = Instant::now();
     cluster.nodes[leader].kill().await;
@@ -241,7 +241,7 @@ async fn a_cluster_that_lost_its_memory_executes_nothing_twice() {
         sleep(Duration::from_millis(100)).await;
     }
     for message in &before[..50] {
-        assert!(is_behind(&offer(&two, *message).await));
+        assert!(is_behind(&judged(&two, *message).await));
     }
     assert_eq!(two.stats().shared.unwrap().stream, stream, "which is why the name alone proves nothing");
     // A replica that starts now has nothing in its own memory.
