@@ -13,7 +13,7 @@ async fn until(caller: &Caller, wanted: impl Fn(&Answer) -> bool, pause: Duratio
         if wanted(&caller.add().await) {
             return since.elapsed();
         }
-        assert!(since.elapsed() < Duration::from_secs(60), "not within a minute");
+        assert!(since.elapsed() < Duration::from_secs(120), "not within two minutes");
         tokio::time::sleep(pause).await;
     }
 }
@@ -54,7 +54,7 @@ async fn a_saved_revocation_holds_within_seconds() {
     for (what, mut took) in [("subject in the denylist", by_subject), ("key out of the ring", by_key)] {
         took.sort();
         println!("{what}: refused after {:?} / {:?} / {:?}", took[0], took[ROUNDS / 2], took[ROUNDS - 1]);
-        assert!(took[ROUNDS - 1] < Duration::from_secs(60), "{what}: {took:?}");
+        assert!(took[ROUNDS - 1] < Duration::from_secs(120), "{what}: {took:?}");
     }
     served.stop().await.unwrap();
 }
