@@ -5,6 +5,7 @@ mod bucket;
 mod config;
 mod follower;
 mod list;
+mod report;
 mod signed;
 
 use std::fmt;
@@ -19,8 +20,9 @@ use tokio::time::Instant;
 
 pub use bucket::{Bucket, BucketError, BucketSubjects, Stored};
 pub use config::{OperatorConfig, RevocationConfig};
-pub use follower::{FollowerId, FollowerReport, RevocationEvent, RevocationFollower};
+pub use follower::{RevocationEvent, RevocationFollower};
 pub use list::{EVERYTHING, Kind, ListError, MAX_NAME, MAX_REASON, MAX_REVOCATIONS, Revocation, RevocationList};
+pub use report::{FollowerId, FollowerReport, FollowerRole};
 pub use signed::{
     MAX_LIST_BYTES, OperatorKey, OperatorKeyError, Operators, OperatorsError, SignedList, SignedListError,
 };

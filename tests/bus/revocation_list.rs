@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use sealwire::errors::code;
 use sealwire::internal::auth::{
-    Bucket, BucketSubjects, FollowerReport, OperatorKey, Revocation, RevocationKind as Kind, RevocationList, SignedList,
+    Bucket, BucketSubjects, FollowerId, FollowerReport, FollowerRole, OperatorKey, Revocation, RevocationKind as Kind,
+    RevocationList, SignedList,
 };
 use sealwire::serve::State;
 use sealwire::{
@@ -32,7 +33,7 @@ struct Operator {
 impl Operator {
     async fn new(bus: &BusConfig) -> Self {
         let environment = Name::new("test").unwrap();
-        let reports = BucketSubjects::of(&environment).report("*", "*");
+        let reports = BucketSubjects::of(&environment).reports();
         let mut bucket = Bucket::open(bus, &environment, ("operator", "operator"), vec![reports]).await.unwrap();
         bucket.create(1).await.unwrap();
         let list = RevocationList::first(environment, SystemClock.now_ms());
@@ -81,7 +82,7 @@ impl Operator {
                     continue;
                 };
                 let report: FollowerReport = serde_json::from_slice(&message.unwrap().payload).unwrap();
-                if report.number == number && !reports.iter().any(|(_, known)| known.instance == report.instance) {
+                if report.number == number && !reports.iter().any(|(_, known)| known.id == report.id) {
                     reports.push((began.elapsed(), report));
                 }
             }
@@ -330,8 +331,25 @@ async fn a_stolen_login_of_a_service_cannot_write_the_bucket() {
     for subject in [names.key(), names.told(), names.ask(), format!("$JS.API.STREAM.PURGE.{}", names.stream())] {
         thief.publish(subject, "{}".into()).await.unwrap();
     }
+    // It learns nothing of the brokers either, and closes no connection.
+    let inbox = "_SVC.site.revocation.x";
+    let mut answers = within(SOON, thief.subscribe(inbox)).await.unwrap();
+    let id = thief.server_info().server_id;
+    for verb in ["PING.CONNZ".to_owned(), format!("{id}.CONNZ"), format!("{id}.KICK")] {
+        thief.publish_with_reply(format!("$SYS.REQ.SERVER.{verb}"), inbox, "{\"cid\":1}".into()).await.unwrap();
+    }
+    // Nor does it report for others, or as something else.
+    let forged = FollowerId { role: FollowerRole::Service, name: Name::new("other").unwrap(), instance: "x".into() };
+    let gateway = FollowerId { role: FollowerRole::Gateway, name: Name::new("site").unwrap(), ..forged.clone() };
+    for id in [&forged, &gateway] {
+        thief.publish(names.report(id), "{}".into()).await.unwrap();
+    }
     within(SOON, thief.flush()).await.unwrap();
     sealwire_testkit::settle(&within(SOON, async_nats::connect(server.url())).await.unwrap()).await;
+    assert!(answers.next().now_or_never().is_none());
+    while let Ok(Some(message)) = tokio::time::timeout(Duration::from_millis(100), operator.bucket.next()).await {
+        assert!(message.subject.contains(".report.service.site."), "{}", message.subject);
+    }
     assert_eq!(operator.bucket.read().await.unwrap().unwrap(), before);
     assert!(unknown(&ann.add().await));
     served.stop().await.unwrap();

@@ -212,7 +212,7 @@ impl Responder {
         });
         let nats = with(user, admitted.permissions.claims());
         let claims = json!({
-            "sub": question.user_nkey, "aud": self.account, "name": admitted.agent, "exp": admitted.until, "nats": nats,
+            "sub": question.user_nkey, "aud": self.account, "name": admitted.user, "exp": admitted.until, "nats": nats,
         });
         signed(&self.issuer, claims, now_s)
     }

@@ -8,11 +8,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use data_encoding::BASE32_NOPAD;
 use nkeys::KeyPair;
 use sealwire::Name;
+use sealwire::internal::auth::RevocationKind;
 use sealwire::internal::policy::{MethodScope, RequestSubjects};
 use sealwire::internal::wire::Endpoint;
 use sealwire_lab::permissions::Permissions;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha512_256};
+use sha2::{Digest as _, Sha256, Sha512_256};
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
@@ -57,6 +58,22 @@ pub(crate) const ACCOUNT: &str = "SEALWIRE";
 /// Limits of an agent's connection: subscriptions, and bytes of a message with its headers, as SPEC.md §19 has them.
 pub(crate) const SUBSCRIPTIONS: u32 = 16;
 pub(crate) const PAYLOAD: u32 = 256 * 1024;
+
+/// A mark of something by which operators can revoke: 96 bits of its digest, since brokers and their logs need no more.
+pub(crate) fn mark(kind: RevocationKind, name: &str) -> String {
+    URL_SAFE_NO_PAD.encode(Sha256::digest(format!("{kind} {name}"))).chars().take(16).collect()
+}
+
+/// The broker's name for a connection that `authd` admits: the agent's, and marks of what its token could be revoked by.
+pub(crate) fn marked<'n>(agent: &Name, names: impl IntoIterator<Item = (RevocationKind, &'n str)>) -> String {
+    let marks: BTreeSet<String> = names.into_iter().map(|(kind, name)| mark(kind, name)).collect();
+    format!("{agent}#{}", marks.into_iter().collect::<Vec<_>>().join(","))
+}
+
+/// The agent and the marks of such a name; `None` of any other, since no name of an agent or key has a `#`.
+pub(crate) fn unmarked(user: &str) -> Option<(&str, impl Iterator<Item = &str>)> {
+    user.split_once('#').map(|(agent, marks)| (agent, marks.split(',')))
+}
 
 /// These claims as a JWT of NATS, issued now. Its id is their digest, of all of them: brokers take one of the same id for the same.
 pub(crate) fn signed(key: &KeyPair, claims: Value, now_s: u64) -> Result<String, Failure> {

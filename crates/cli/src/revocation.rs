@@ -2,6 +2,7 @@
 //! Never signs a list on top of one that it could not verify.
 
 mod act;
+mod brokers;
 mod desk;
 mod report;
 pub(crate) mod restore;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use clap::Args;
 use sealwire::Name;
+use sealwire::internal::auth::FollowerRole;
 
 use crate::when;
 
@@ -35,9 +37,10 @@ struct Signing {
 /// Whom to wait for.
 #[derive(Args)]
 struct Waiting {
-    /// How many replicas of a service must report; repeat for several services
-    #[arg(long = "expect", value_name = "SERVICE=N", value_parser = expected)]
-    expected: Vec<(Name, usize)>,
+    /// How many replicas of a service must report; of a gateway, by its agent: gateway:AGENT=N; of `authd`, for each service: authd:SERVICE=N.
+    /// Repeat for several
+    #[arg(long = "expect", value_name = "SERVICE=N", value_parser = Expected::parse)]
+    expected: Vec<Expected>,
     /// How long to wait for reports
     #[arg(long, value_name = "TIME", value_parser = when::interval, default_value = "3s")]
     wait: Duration,
@@ -45,8 +48,23 @@ struct Waiting {
 
 const CONFIG: &str = "revocation.toml";
 
-fn expected(text: &str) -> Result<(Name, usize), String> {
-    let wrong = || "write SERVICE=N, such as math=3".to_owned();
-    let (name, number) = text.split_once('=').ok_or_else(wrong)?;
-    Ok((Name::new(name).map_err(|error| error.to_string())?, number.parse().map_err(|_| wrong())?))
+/// How many of those who follow must report.
+#[derive(Debug, Clone)]
+struct Expected {
+    role: FollowerRole,
+    name: Name,
+    count: usize,
+}
+
+impl Expected {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || "write SERVICE=N, such as math=3, or gateway:AGENT=N, or authd:SERVICE=N".to_owned();
+        let (who, count) = text.split_once('=').ok_or_else(wrong)?;
+        let (role, name) = match who.split_once(':') {
+            Some((role, name)) => (role.parse().map_err(|()| wrong())?, name),
+            None => (FollowerRole::Service, who),
+        };
+        let name = Name::new(name).map_err(|error| error.to_string())?;
+        Ok(Self { role, name, count: count.parse().map_err(|_| wrong())? })
+    }
 }

@@ -223,6 +223,7 @@ impl A2a {
         if !expose.allows(&method) {
             return Err(fault(-32601, "METHOD_NOT_FOUND", "there is no such method"));
         }
+        admitted.check(&method).map_err(Refusal::to_a2a)?;
         // The call may become a task, which continues without its client.
         let streaming = admitted.admit_stream()?;
         let (call, link) = streaming.request().await.map_err(|_| Refusal::away().to_a2a())?;
@@ -255,6 +256,7 @@ impl A2a {
                 questions,
                 client_left,
                 gone: link.until_lost(&message_id),
+                hold: streaming.hold(Some(&method)),
                 admitted: streaming,
                 message_id,
             };
@@ -328,6 +330,8 @@ async fn forward(sent: AgentRequest, request: &Request) -> Result<Response<Body>
     if !expose.allows(&request.method) {
         return Err(fault(-32601, "METHOD_NOT_FOUND", "there is no such method"));
     }
+    admitted.check(&request.method).map_err(Refusal::to_a2a)?;
+    let mut hold = admitted.hold(Some(&request.method));
     let is_stream = matches!(request.method.as_str(), "SendStreamingMessage" | "SubscribeToTask");
     let streaming = if is_stream { Some(admitted.admit_stream()?) } else { None };
     let (calling, link) = admitted.request().await.map_err(|_| Refusal::away().to_a2a())?;
@@ -338,12 +342,13 @@ async fn forward(sent: AgentRequest, request: &Request) -> Result<Response<Body>
     let Some(streaming) = streaming else {
         let outcome = tokio::select! {
             outcome = call.finish::<Box<RawValue>>() => outcome.map_err(|error| translated(&expose, &error)),
+            loss = hold.lost() => Err(Refusal::of_loss(loss).to_a2a()),
             // Unknown even if `lost` says that it was not sent: the task that sends may just have done so.
             _ = lost => Err(Refusal::lost().to_a2a()),
         };
         return Ok(with_permit(whole(&id, outcome?), admitted.into_permit()));
     };
-    let mut native = NativeStream::new(id, streaming, lost);
+    let mut native = NativeStream::new(id, (streaming, hold), lost);
     // A call that has failed by then can still have an HTTP status of its own.
     if let Ok(first) = timeout(SILENCE, call.next()).await {
         match first {

@@ -14,13 +14,12 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use sealwire::internal::rpc::{self, Id};
 use sealwire::{CallStream, ClientError};
-use sealwire_gateway::dialect::{Admitted, AnswerDeadline, Body, Refusal, data, response};
+use sealwire_gateway::dialect::{Admitted, AnswerDeadline, Body, Hold, Refusal, data, response};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::fault::{ToA2a as _, translated};
-use crate::run::HOLDS;
 use crate::task::Task;
 
 /// How long an answer may take before it becomes a stream with comments.
@@ -54,32 +53,23 @@ const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 struct Watch {
     id: Id,
     beat: Interval,
-    /// When to check whether the caller may still receive it.
-    holds: Interval,
+    /// Whether the caller may still receive it.
+    hold: Hold,
     admitted: Admitted,
 }
 
 impl Watch {
-    fn new(id: Id, admitted: Admitted) -> Self {
-        let every = |time| {
-            let mut every = interval_at(Instant::now() + time, time);
-            every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            every
-        };
-        Self { id, beat: every(SILENCE), holds: every(HOLDS), admitted }
+    fn new(id: Id, admitted: Admitted, hold: Hold) -> Self {
+        let mut beat = interval_at(Instant::now() + SILENCE, SILENCE);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { id, beat, hold, admitted }
     }
 
     /// A comment, or as `Err` the last event.
     async fn interrupted(&mut self) -> Result<Bytes, Bytes> {
-        loop {
-            tokio::select! {
-                _ = self.holds.tick() => {
-                    if !self.admitted.principal().is_still_valid() {
-                        return Err(self.error(Refusal::ended().to_a2a()));
-                    }
-                }
-                _ = self.beat.tick() => return Ok(COMMENT),
-            }
+        tokio::select! {
+            loss = self.hold.lost() => Err(self.error(Refusal::of_loss(loss).to_a2a())),
+            _ = self.beat.tick() => Ok(COMMENT),
         }
     }
 
@@ -111,13 +101,15 @@ impl TaskFollower {
     /// Follows a task from its current state.
     pub(crate) fn of_task(task: Arc<Task>, id: Id, admitted: Admitted) -> Self {
         let (first, at) = task.now();
-        let watch = Watch::new(id, admitted);
+        let hold = admitted.hold(None);
+        let watch = Watch::new(id, admitted, hold);
         Self { task, at, first: Some(first), is_begun: true, is_over: false, _client: None, watch }
     }
 
     /// Follows a call from its beginning.
     pub(crate) fn of_call(task: Arc<Task>, id: Id, admitted: Admitted, client: oneshot::Sender<()>) -> Self {
-        let watch = Watch::new(id, admitted);
+        let hold = admitted.hold(None);
+        let watch = Watch::new(id, admitted, hold);
         Self { task, at: 0, first: None, is_begun: false, is_over: false, _client: Some(client), watch }
     }
 
@@ -180,8 +172,12 @@ pub(crate) struct NativeStream {
 }
 
 impl NativeStream {
-    pub(crate) fn new(id: Id, admitted: Admitted, lost: Pin<Box<dyn Future<Output = bool> + Send>>) -> Self {
-        let watch = Watch::new(id, admitted);
+    pub(crate) fn new(
+        id: Id,
+        (admitted, hold): (Admitted, Hold),
+        lost: Pin<Box<dyn Future<Output = bool> + Send>>,
+    ) -> Self {
+        let watch = Watch::new(id, admitted, hold);
         Self { call: None, first: None, has_events: false, lost, watch }
     }
 

@@ -4,25 +4,20 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use sealwire::errors::code;
 use sealwire::internal::client::MessageId;
 use sealwire::internal::rpc::Request;
 use sealwire::{CallStream, ClientError, RpcError};
-use sealwire_gateway::dialect::{Admitted, Refusal};
+use sealwire_gateway::dialect::{Admitted, Hold, Refusal};
 use sealwire_gateway::http::Expose;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, interval_at};
 
 use crate::fault::{ToA2a as _, fault, translated};
 use crate::task::{State, Task, TaskFull};
 use crate::tasks::Tasks;
-
-/// How often to check whether a caller may still receive what it has begun.
-pub(crate) const HOLDS: Duration = Duration::from_secs(2);
 
 /// A running call, and its task.
 pub(crate) struct Runner {
@@ -35,6 +30,8 @@ pub(crate) struct Runner {
     pub(crate) client_left: oneshot::Receiver<()>,
     /// Completes when the call has been without a broker for too long.
     pub(crate) gone: Pin<Box<dyn Future<Output = bool> + Send>>,
+    /// Whether its caller may still receive it.
+    pub(crate) hold: Hold,
     pub(crate) admitted: Admitted,
     pub(crate) message_id: MessageId,
 }
@@ -74,7 +71,6 @@ impl Runner {
 
     pub(crate) async fn run(mut self) {
         let task = Arc::clone(&self.task);
-        let mut holds = interval_at(Instant::now() + HOLDS, HOLDS);
         let mut cancelling: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         while let Some(call) = self.call.as_mut() {
             let kept = tokio::select! {
@@ -88,10 +84,8 @@ impl Runner {
                     // Dropping the call cancels it.
                     return;
                 }
-                _ = holds.tick() => {
-                    if !self.admitted.principal().is_still_valid() {
-                        self.end(State::Failed, Err(Refusal::ended().to_a2a()));
-                    }
+                loss = self.hold.lost() => {
+                    self.end(State::Failed, Err(Refusal::of_loss(loss).to_a2a()));
                     Ok(())
                 }
                 Some(note) = self.notes.recv() => self.note(&note),

@@ -7,15 +7,16 @@ use sealwire::{Client, RequestBuilder};
 
 use crate::bus::Bus;
 use crate::caller::{BusCaller, Caller};
+use crate::revocation::{Loss, Revocation};
 
-/// The gateway's agent itself, by name.
+/// The gateway's agent itself, by name. Services alone judge it.
 #[derive(Debug)]
-pub(crate) struct Agent(Arc<str>);
+pub(crate) struct Agent(Arc<str>, Arc<Revocation>);
 
 impl Agent {
     /// The agent of this connection.
     pub(crate) fn of(bus: &Bus) -> Self {
-        Self(bus.agent().into())
+        Self(bus.agent().into(), Arc::default())
     }
 }
 
@@ -34,7 +35,11 @@ impl Caller for Agent {
         true
     }
 
-    fn is_still_valid(&self) -> bool {
-        true
+    fn revocation(&self) -> &Arc<Revocation> {
+        &self.1
+    }
+
+    fn loss(&self, _: Option<(&str, &str)>) -> Option<Loss> {
+        None
     }
 }

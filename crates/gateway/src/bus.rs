@@ -98,6 +98,11 @@ impl Bus {
         &self.tracing
     }
 
+    /// The agent's credentials.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
     /// The name of the agent.
     #[must_use]
     pub fn agent(&self) -> String {

@@ -3,13 +3,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sealwire::{Client, RequestBuilder};
 use tokio::time::sleep;
 
-/// How often to check whether a caller may still receive what it has begun.
-pub(crate) const HOLDS: Duration = Duration::from_secs(2);
+use crate::revocation::{HOLDS, Hold, Loss, Revocation};
 
 /// Someone the gateway makes requests for.
 pub(crate) trait BusCaller: fmt::Debug + Send + Sync {
@@ -25,13 +23,28 @@ pub(crate) trait Caller: BusCaller {
     /// Whether the caller may use this service.
     fn admits(&self, service: &str) -> bool;
 
-    /// Whether the caller may still receive what it has begun.
-    fn is_still_valid(&self) -> bool;
+    /// What operators have revoked here.
+    fn revocation(&self) -> &Arc<Revocation>;
+
+    /// Why the caller may no longer receive what it has begun: a call of this service and method, or anything.
+    fn loss(&self, call: Option<(&str, &str)>) -> Option<Loss>;
 }
 
 /// Completes when the caller may no longer receive what it has begun.
-pub(crate) async fn until_token_invalid(caller: &dyn Caller) {
-    while caller.is_still_valid() {
-        sleep(HOLDS).await;
+pub(crate) async fn until_lost(caller: &dyn Caller) {
+    let mut changes = caller.revocation().changes();
+    while caller.loss(None).is_none() {
+        tokio::select! {
+            () = sleep(HOLDS) => {}
+            Ok(()) = changes.changed() => {}
+        }
     }
+}
+
+/// What the caller has begun: a call of this service and method, or anything.
+pub(crate) fn hold(caller: &Arc<dyn Caller>, call: Option<(&str, &str)>) -> Hold {
+    let (held, call) = (Arc::clone(caller), call.map(|(service, method)| (service.to_owned(), method.to_owned())));
+    Hold::new(caller.revocation(), call.is_some(), move || {
+        held.loss(call.as_ref().map(|(service, method)| (&**service, &**method)))
+    })
 }

@@ -14,6 +14,7 @@ pub use crate::http::pipeline::quota::Permit;
 pub use crate::http::refusal::{Outcome, Refusal, require_method};
 pub use crate::http::response::{response, with_permit};
 pub use crate::http::rpc::{discover, failed};
+pub use crate::revocation::{Hold, Loss};
 pub use crate::seal::unlike_any;
 
 /// Reads JSON objects, and accepts nothing else in their place.

@@ -227,6 +227,7 @@ impl Gateway {
             () = self.keep_page() => 0,
             () = self.keep_memory() => 0,
             () = self.keep_files() => 0,
+            () = self.keep_revocation() => 0,
         };
         self.mcp.close().await;
         if let Some(dialect) = &self.dialect {
@@ -278,6 +279,12 @@ impl Gateway {
         self.refused.keep(all, bound).await;
     }
 
+    /// Follows what operators revoke.
+    async fn keep_revocation(&self) {
+        self.callers.revocation().follow(self.bus.credentials()).await;
+        std::future::pending().await
+    }
+
     /// Everything that must hold for the gateway to be of use.
     fn conditions(&self) -> Vec<Condition> {
         let condition = |name, is_met: bool, why: &str| Condition { name, unmet: (!is_met).then(|| why.to_owned()) };
@@ -287,6 +294,7 @@ impl Gateway {
             condition("connected", self.bus.is_up(), "the broker cannot be reached"),
             condition("memory", self.once.is_ready(), "the memory of all replicas is not open yet"),
             condition("files", refused.is_empty(), &format!("refused: {}", refused.join(", "))),
+            Condition { name: "revocation", unmet: self.callers.revocation().list().stale().map(str::to_owned) },
         ]
     }
 

@@ -10,6 +10,7 @@ pub mod http;
 pub mod mcp;
 pub mod once;
 pub mod pipe;
+mod revocation;
 mod seal;
 mod spans;
 pub mod stdio;

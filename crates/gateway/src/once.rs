@@ -97,17 +97,6 @@ const RESERVE: usize = 8;
 const OF_ONE: usize = 25_000;
 
 impl ReplayMemory {
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let BusConfig { password, token, nkey_seed, .. } = &self.nats;
-        if password.is_some() || token.is_some() || nkey_seed.is_some() {
-            return Err(
-                "`nats` of `replay` has a secret, which needs a file of its own: write `password_file`, `nkey_seed_file` or `creds_file`"
-                    .to_owned(),
-            );
-        }
-        self.nats.check().map_err(|error| format!("`nats` of `replay`: {error}"))
-    }
-
     pub(crate) fn relative_to(&mut self, folder: &Path) {
         self.nats = std::mem::take(&mut self.nats).relative_to(folder);
     }

@@ -75,12 +75,13 @@ impl Permissions {
         Self::new(own.into_iter().chain(api), heard)
     }
 
-    /// A service that follows what operators revoke, in an account that imports what it reads.
+    /// A service that follows what operators revoke, in an account that imports what it reads; and `authd`, which does so for it.
     pub fn follower(environment: &str, service: &str) -> Self {
         let read = format!("$JS.API.STREAM.MSG.GET.KV_SEALWIRE_{environment}");
         let heard = ["list", "ask"].map(|what| format!("revocation.v1.{environment}.{what}"));
+        let reports = ["service", "authd"].map(|role| format!("revocation.v1.{environment}.report.{role}.{service}.*"));
         Self::new(
-            [read, format!("revocation.v1.{environment}.report.{service}.*")],
+            std::iter::once(read).chain(reports),
             heard.into_iter().chain([format!("_SVC.{service}.revocation.>")]),
         )
     }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
+use super::report::FollowerId;
 use super::signed::MAX_LIST_BYTES;
 use crate::name::Name;
 use crate::nats::{BusConfig, Connection, Event, Handler, Message, OpenError, Options, PublishError, Subject};
@@ -52,10 +53,16 @@ impl BucketSubjects {
         format!("revocation.v1.{}.ask", self.0)
     }
 
-    /// Where this instance of a service or gateway reports; `*` for any.
+    /// Where this one reports. The broker lets a login report in its own role and name alone.
     #[must_use]
-    pub fn report(&self, name: &str, instance: &str) -> String {
-        format!("revocation.v1.{}.report.{name}.{instance}", self.0)
+    pub fn report(&self, FollowerId { role, name, instance }: &FollowerId) -> String {
+        format!("revocation.v1.{}.report.{role}.{name}.{instance}", self.0)
+    }
+
+    /// Where all report.
+    #[must_use]
+    pub fn reports(&self) -> String {
+        format!("revocation.v1.{}.report.*.*.*", self.0)
     }
 
     /// Where this is asked of the stream, in a JetStream domain if it is not the broker's own.

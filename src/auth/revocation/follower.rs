@@ -4,45 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::bucket::{Bucket, BucketError, BucketSubjects};
+use super::report::{FollowerId, FollowerReport};
 use super::{ListChange, ListVerdict, Revocations};
-use crate::name::{Name, shown};
+use crate::name::shown;
 use crate::nats::Message;
-
-/// Who follows.
-#[derive(Debug, Clone)]
-pub struct FollowerId {
-    /// The service's or gateway's name.
-    pub name: Name,
-    /// The replica.
-    pub instance: String,
-}
-
-/// What one follower says about itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FollowerReport {
-    /// The service's or gateway's name.
-    pub name: Name,
-    /// The replica.
-    pub instance: String,
-    /// The number of the list in force; 0 if there is none yet.
-    pub number: u64,
-    /// Its digest.
-    pub digest: String,
-    /// How many calls under way it has ended so far.
-    pub cut_off: u64,
-    /// How long ago the bucket was seen to hold it, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen_ago_ms: Option<u64>,
-    /// Whether everything is refused because the bucket is out of sight.
-    pub stale: bool,
-    /// What is wrong.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-}
 
 /// What a follower tells its program.
 #[derive(Debug)]
@@ -165,11 +133,9 @@ impl RevocationFollower {
 
     async fn report(&self, bucket: &Bucket) {
         let (number, digest) = self.revocations.in_force();
-        let FollowerId { name, instance, .. } = self.id.clone();
-        let subject = bucket.subjects().report(name.as_str(), &instance);
+        let subject = bucket.subjects().report(&self.id);
         let report = FollowerReport {
-            name,
-            instance,
+            id: self.id.clone(),
             number,
             digest,
             cut_off: self.revocations.cut.load(std::sync::atomic::Ordering::Relaxed),

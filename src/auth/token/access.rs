@@ -53,7 +53,7 @@ impl AccessToken {
 
     /// What an operator can have revoked of it, by every name that it has: nobody need know which of them its issuer uses. Nested actors
     /// no longer act.
-    pub(crate) fn names(&self) -> impl Iterator<Item = (Kind, &str)> {
+    pub fn names(&self) -> impl Iterator<Item = (Kind, &str)> {
         let claimed = |name: &str| self.claims.get(name).and_then(Value::as_str);
         let names = [
             (Kind::Key, Some(self.key_id.as_str())),

@@ -6,14 +6,18 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use super::shared::{Interruption, Shared};
-use crate::auth::{FollowerId, ListChange, RevocationEvent, RevocationFollower};
+use crate::auth::{FollowerId, FollowerRole, ListChange, RevocationEvent, RevocationFollower};
 use crate::record::{Body, Kind, RevocationRecord};
 
 /// Follows the bucket until it is aborted; does nothing without a configuration.
 pub(super) fn start(shared: Arc<Shared>) -> JoinHandle<()> {
     tokio::spawn(async move {
         let endpoint = shared.service.endpoint();
-        let id = FollowerId { name: endpoint.service().clone(), instance: shared.instance.clone() };
+        let id = FollowerId {
+            role: FollowerRole::Service,
+            name: endpoint.service().clone(),
+            instance: shared.instance.clone(),
+        };
         let revocations = Arc::clone(shared.service.verifier().revocations());
         RevocationFollower::new(revocations, id).run(|event| handle(&shared, event)).await;
     })

@@ -1,6 +1,7 @@
 //! Who a connection is, by its access token, and what it may do.
 //! Never lets in a token that no service would accept, and never for longer than the token lives.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +11,7 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use sealwire::decide::{PolicyStore, Reload};
 use sealwire::internal::LogLimiter;
 use sealwire::internal::auth::{
-    AccessToken, FollowerId, RevocationFollower, RevocationKind, Revocations, TokenVerifier,
+    AccessToken, FollowerId, FollowerRole, RevocationFollower, RevocationKind, Revocations, TokenVerifier,
 };
 use sealwire::internal::policy::TokenRoles;
 use sealwire::internal::wire::{Endpoint, Nonce};
@@ -20,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::request::Question;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::gate::Grant;
+use crate::gate::{Grant, marked};
 use crate::policies;
 
 /// Judges connections by the tokens and policies of services.
@@ -46,6 +47,8 @@ type Stamp = Option<(SystemTime, u64)>;
 /// An agent that may connect.
 pub(super) struct Admitted {
     pub(super) agent: Name,
+    /// Its name at the broker.
+    pub(super) user: String,
     pub(super) permissions: Permissions,
     /// When the token ends, and with it the connection.
     pub(super) until: u64,
@@ -92,8 +95,8 @@ impl Judge {
     /// Follows what operators revoke, for each service that does, until it is dropped.
     pub(super) fn follow(&self) -> impl Future<Output = ()> + Send + 'static {
         let follower = |service: &Gated| {
-            let instance = format!("authd-{}", Nonce::random().to_text());
-            let id = FollowerId { name: service.endpoint.service().clone(), instance };
+            let (role, name) = (FollowerRole::Authd, service.endpoint.service().clone());
+            let id = FollowerId { role, name, instance: Nonce::random().to_text() };
             RevocationFollower::new(Arc::clone(service.tokens.revocations()), id).run(|_| ())
         };
         let all: Vec<_> = self.services.iter().map(follower).collect();
@@ -112,6 +115,7 @@ impl Judge {
         let Some(token) = &question.token else { return denied("it shows no access token") };
         let digest = Sha256::digest(token.as_bytes()).into();
         let mut found: Option<(Name, Grant, u64, Vec<String>)> = None;
+        let mut names: BTreeSet<(RevocationKind, String)> = BTreeSet::new();
         let mut why: Option<String> = None;
         for service in &self.services {
             let token = match service.tokens.verify(token, &digest, now_s) {
@@ -134,6 +138,8 @@ impl Judge {
             if *known != agent {
                 return denied("it is not the same agent to all services");
             }
+            let key = token.cnf.as_ref().and_then(|cnf| cnf.kid.as_deref()).map(|kid| (RevocationKind::Key, kid));
+            names.extend(token.names().chain(key).map(|(kind, name)| (kind, name.to_owned())));
             let policy = service.policy.current();
             let scope = policy.method_scope(&agent, &TokenRoles::Exactly(token.roles.clone()));
             grant.add(&service.endpoint, &agent, &scope, self.batches);
@@ -143,7 +149,10 @@ impl Judge {
         match found {
             None => Err(Denied(why.unwrap_or_default())),
             Some((_, grant, ..)) if grant.is_empty() => denied("no policy lets it call anything"),
-            Some((agent, grant, until, tags)) => Ok(Admitted { agent, permissions: grant.permissions(), until, tags }),
+            Some((agent, grant, until, tags)) => {
+                let user = marked(&agent, names.iter().map(|(kind, name)| (*kind, name.as_str())));
+                Ok(Admitted { agent, user, permissions: grant.permissions(), until, tags })
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use sealwire::{Clock as _, SystemClock};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::brokers::Closed;
 use super::desk::{Desk, Latest, failed};
 use super::report::Reports;
 use super::{Signing, Waiting};
@@ -103,8 +104,24 @@ pub(super) async fn put(
     desk.keep(&text)?;
     let list = signed.unverified().or_fail(Exit::Bug)?;
     let (revoked, restored) = (list.beyond(&latest.list), latest.list.beyond(&list));
-    reports.wait(bucket, list.number, began, waiting).await?;
-    reports.tell(out, &list, (&revoked, &restored), waiting)
+    let called = async {
+        match &desk.system {
+            Some(system) if !revoked.is_empty() => Some(system.call(waiting.wait).await),
+            _ => None,
+        }
+    };
+    let (waited, called) = tokio::join!(reports.wait(bucket, list.number, began, waiting), called);
+    waited?;
+    // Now, since by the reports nobody lets them in again.
+    let closed = match called {
+        None => None,
+        Some(Ok(brokers)) => {
+            let closed = brokers.close(&list, began, waiting.wait).await;
+            Some(closed.unwrap_or_else(|failure| Closed::none(&failure)))
+        }
+        Some(Err(failure)) => Some(Closed::none(&failure)),
+    };
+    reports.tell(out, &list, (&revoked, &restored), closed.as_ref(), waiting)
 }
 
 /// How often a list is made anew because somebody else was quicker.

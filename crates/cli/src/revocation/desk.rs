@@ -11,6 +11,7 @@ use sealwire::internal::files::{read_public, read_secret, write_public};
 use sealwire::{BusConfig, Name};
 use serde::Deserialize;
 
+use super::brokers::SystemConfig;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::read_if_there;
 
@@ -26,6 +27,7 @@ struct DeskConfig {
     #[serde(default = "usual_copy")]
     copy: PathBuf,
     nats: BusConfig,
+    system: Option<SystemConfig>,
 }
 
 fn one() -> usize {
@@ -42,6 +44,8 @@ pub(super) struct Desk {
     pub(super) operators: Operators,
     copy: PathBuf,
     nats: BusConfig,
+    /// How connections are closed at the brokers.
+    pub(super) system: Option<SystemConfig>,
 }
 
 /// The latest list that can be verified.
@@ -61,14 +65,18 @@ impl Desk {
             // The message quotes no value: the file may hold a password.
             Failure::input(format!("`{}`: {}", path.display(), error.message().lines().next().unwrap_or_default()))
         })?;
-        let BusConfig { password, token, nkey_seed, .. } = &config.nats;
-        if password.is_some() || token.is_some() || nkey_seed.is_some() {
+        let logins = config.system.iter().map(|system| &system.nats).chain([&config.nats]);
+        let is_secret = |BusConfig { password, token, nkey_seed, .. }: &BusConfig| {
+            password.is_some() || token.is_some() || nkey_seed.is_some()
+        };
+        if logins.into_iter().any(is_secret) {
             read_secret(path).or_fail(Exit::Input)?;
         }
         let folder = path.parent().unwrap_or_else(|| Path::new(""));
         let operators = Operators::new(&config.operator, config.signatures).or_fail(Exit::Input)?;
         let nats = config.nats.relative_to(folder);
-        Ok(Self { environment: config.environment, operators, copy: folder.join(config.copy), nats })
+        let system = config.system.map(|system| system.relative_to(folder));
+        Ok(Self { environment: config.environment, operators, copy: folder.join(config.copy), nats, system })
     }
 
     /// The keys in these files, each of which must be an operator's here.
@@ -88,7 +96,7 @@ impl Desk {
 
     /// Connects, and listens to reports.
     pub(super) async fn connect(&self) -> Result<Bucket, Failure> {
-        let reports = BucketSubjects::of(&self.environment).report("*", "*");
+        let reports = BucketSubjects::of(&self.environment).reports();
         let shown = format!("sealwire-revocation {} operator", self.environment);
         Bucket::open(&self.nats, &self.environment, ("operator", &shown), vec![reports])
             .await

@@ -121,6 +121,44 @@ impl Gate {
         self.server(config).await
     }
 
+    /// The same, with a user of the operator in the system account, and one that watches.
+    async fn with_callout_and_system(&self) -> NatsServer {
+        let (issuer, xkey, responder) = (self.issuer.public_key(), self.xkey.public_key(), self.responder.public_key());
+        let keys =
+            ["--nats", "--users", "users.json", "--callout", &issuer, "--xkey", &xkey, "--responder", &responder];
+        let watch = "WATCH { users: [{ user: watch, password: watch }] }";
+        let config = self.compile(&keys).replacen("SYS {}", &format!("{SYSTEM}\n{watch}"), 1);
+        self.server(config.replacen("auth_users: [", "auth_users: [kick, watch, ", 1)).await
+    }
+
+    /// `[system]` of the operator's file, for so many brokers.
+    fn system(&self, brokers: usize) -> String {
+        let url = self.url();
+        format!(
+            "[system]\nbrokers = {brokers}\n[system.nats]\nurls = [\"{url}\"]\nuser = \"kick\"\npassword = \"kick\"\n"
+        )
+    }
+
+    /// A bucket of revocations at a broker of its own, which the service follows; with more in the operator's file. Without sight of it,
+    /// nobody is admitted after so many seconds.
+    async fn with_bucket(&self, refuse_after_s: u32, more: &str) -> NatsServer {
+        let bucket = NatsServer::start().await;
+        let run = |line: &str| tokio::task::block_in_place(|| self.shell.run(line));
+        let x = run("--json keys new-operator op-1").ok().json()["x"].as_str().unwrap().to_owned();
+        let (url, operator) = (bucket.url(), format!("operator = [{{ kid = \"op-1\", x = \"{x}\" }}]"));
+        self.secret(
+            "revocation.toml",
+            &format!("environment = \"test\"\n{operator}\ncopy = \"test.copy\"\n[nats]\nurls = [\"{url}\"]\n{more}"),
+        );
+        run("revocations init --key op-1.json --wait 1s").ok();
+        let config = std::fs::read_to_string(self.site.path("sealwire.toml")).unwrap();
+        let more = format!(
+            "{config}\n[revocation]\n{operator}\nrefuse_after_s = {refuse_after_s}\n[revocation.nats]\nurls = [\"{url}\"]\n"
+        );
+        sealwire::internal::files::write_secret(&self.site.path("sealwire.toml"), &more, true).unwrap();
+        bucket
+    }
+
     async fn authd(&self, more: &[&str]) -> Child {
         let config = self.config();
         let args = [
@@ -159,15 +197,21 @@ impl Gate {
     }
 }
 
-/// A connection, line by line.
-struct Wire(BufReader<TcpStream>);
+/// The account of docs/revocation.md in which an operator closes connections.
+const SYSTEM: &str = "SYS { users: [{ user: kick, password: kick, permissions: {
+    publish: [\"$SYS.REQ.SERVER.PING.CONNZ\", \"$SYS.REQ.SERVER.*.CONNZ\", \"$SYS.REQ.SERVER.*.KICK\"]
+    subscribe: [\"_SVC.operator.revocation.>\"] } }] }";
+
+/// A connection, line by line, and the id of its server.
+struct Wire(BufReader<TcpStream>, String);
 
 impl Wire {
     /// Logs in as `login` answers the challenge; or what the server says instead.
     async fn connect(port: u16, login: impl FnOnce(&str) -> Value) -> Result<Self, String> {
         let stream = within(SOON, TcpStream::connect(("127.0.0.1", port))).await.unwrap();
-        let mut wire = Self(BufReader::new(stream));
+        let mut wire = Self(BufReader::new(stream), String::new());
         let info: Value = serde_json::from_str(wire.line().await.strip_prefix("INFO ").unwrap()).unwrap();
+        wire.1 = info["server_id"].as_str().unwrap().to_owned();
         let mut connect = login(info["nonce"].as_str().unwrap_or_default());
         for (member, value) in
             [("verbose", json!(false)), ("lang", json!("test")), ("protocol", json!(1)), ("headers", json!(true))]
@@ -470,19 +514,8 @@ async fn connections_of_one_host_beyond_its_rate_are_denied_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_operators_revoke_gets_no_connection() {
     let gate = Gate::new();
-    let mut bucket = NatsServer::start().await;
+    let mut bucket = gate.with_bucket(2, "").await;
     let run = |line: &str| tokio::task::block_in_place(|| gate.shell.run(line));
-    let x = run("--json keys new-operator op-1").ok().json()["x"].as_str().unwrap().to_owned();
-    let (url, operator) = (bucket.url(), format!("operator = [{{ kid = \"op-1\", x = \"{x}\" }}]"));
-    gate.shell.write(
-        "revocation.toml",
-        &format!("environment = \"test\"\n{operator}\ncopy = \"test.copy\"\n[nats]\nurls = [\"{url}\"]\n"),
-    );
-    run("revocations init --key op-1.json --wait 1s").ok();
-    let config = std::fs::read_to_string(gate.site.path("sealwire.toml")).unwrap();
-    let more =
-        format!("{config}\n[revocation]\n{operator}\nrefuse_after_s = 2\n[revocation.nats]\nurls = [\"{url}\"]\n");
-    sealwire::internal::files::write_secret(&gate.site.path("sealwire.toml"), &more, true).unwrap();
     let _server = gate.with_callout().await;
     let _authd = gate.authd(&[]).await;
     let token = gate.token("ann", &[], 600);
@@ -496,14 +529,136 @@ async fn what_operators_revoke_gets_no_connection() {
     };
     within(SOON, until(true)).await;
     for what in ["agent ann", "subject ann", "service site", "everything"] {
-        run(&format!("revoke {what} --key op-1.json --expect site=1")).ok();
+        run(&format!("revoke {what} --key op-1.json --expect authd:site=1")).ok();
         assert!(gate.with_token(&token).await.is_err(), "{what}");
-        run(&format!("restore {what} --key op-1.json --expect site=1")).ok();
+        run(&format!("restore {what} --key op-1.json --expect authd:site=1")).ok();
         // A list that was not confirmed for two seconds admits nobody, as on a machine that stands still.
         within(SOON, until(true)).await;
     }
+    // It is no replica of the service.
+    run("revoke agent bob --key op-1.json --expect site=1 --wait 1s").fails_with(23, "MISSING  site: 0 of 1");
     bucket.kill().await;
     within(SOON, until(false)).await;
+}
+
+/// docs/revocation.md, "Closing connections": denied first, then closed, and nobody else is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_of_the_revoked_are_closed_and_do_not_come_back() {
+    let gate = Gate::new();
+    let _bucket = gate.with_bucket(60, &gate.system(1)).await;
+    let run = |line: &str| tokio::task::block_in_place(|| gate.shell.run(&format!("--json {line}")));
+    let server = gate.with_callout_and_system().await;
+    let rate = ["--host-per-second", "100000", "--host-burst", "100000"];
+    let _pair = [gate.authd(&rate).await, gate.authd(&rate).await];
+    let (ann, carl) = (gate.token("ann", &[], 600), gate.token("carl", &["worker"], 600));
+    let again = gate.token("carl", &["worker"], 601);
+    // Each has seen the bucket.
+    let seen = async {
+        let has_seen = |told: Value| {
+            let replicas = told["replicas"].as_array().unwrap().clone();
+            replicas.len() == 2 && replicas.iter().all(|one| one["stale"] == false)
+        };
+        while !has_seen(run("revocations").ok().json()) {}
+    };
+    within(2 * SOON, seen).await;
+    let mut of_ann = [gate.with_token(&ann).await.unwrap(), gate.with_token(&ann).await.unwrap()];
+    // What a client says of itself says nothing of whose it is.
+    let mut of_carl = gate.connect(|_| json!({ "user": "ann", "pass": carl, "name": "ann" })).await.unwrap();
+    // Who kicks is not in the system account; the broker forbids it besides.
+    for subject in [format!("$SYS.REQ.SERVER.{}.KICK", of_carl.1), "$SYS.REQ.SERVER.PING.CONNZ".to_owned()] {
+        assert!(!of_carl.may_publish(&subject).await, "{subject}");
+    }
+
+    // Clients that come back as fast as they can get nothing by it, and take nothing from others.
+    let storm = async {
+        let mut denied = 0;
+        while denied < 20 {
+            denied += usize::from(gate.with_token(&ann).await.is_err());
+        }
+    };
+    let revoke = async { run("revoke agent ann --key op-1.json --expect authd:site=2 --wait 60s").ok().json() };
+    let (told, ()) = within(2 * SOON, async { tokio::join!(revoke, storm) }).await;
+    let brokers = &told["connections"]["brokers"];
+    assert_eq!(brokers.as_array().unwrap().len(), 1, "{told}");
+    assert_eq!(
+        [&brokers[0]["answered"], &brokers[0]["back"], &told["complete"]],
+        [&json!(true), &json!(0), &json!(true)]
+    );
+    assert!(brokers[0]["closed"].as_u64().unwrap() >= 2 && brokers[0]["after_ms"].is_u64(), "{told}");
+    println!("{brokers}");
+    for wire in &mut of_ann {
+        while !wire.line().await.is_empty() {}
+    }
+    assert!(gate.with_token(&ann).await.is_err());
+    assert!(of_carl.may_publish("rpc.v1.site.carl.site.add").await, "another agent's goes on");
+    drop(gate.with_token(&carl).await.unwrap());
+
+    // One token of an agent, and not the other.
+    let mut other = gate.with_token(&again).await.unwrap();
+    let claims = carl.split('.').nth(1).unwrap();
+    let claims: Value = serde_json::from_slice(&sealwire_testkit::desk::unb64(claims)).unwrap();
+    let line =
+        format!("revoke token {} --key op-1.json --expect authd:site=2 --wait 60s", claims["jti"].as_str().unwrap());
+    let told = run(&line).ok().json();
+    assert_eq!(told["connections"]["brokers"][0]["closed"], 1, "{told}");
+    while !of_carl.line().await.is_empty() {}
+    assert!(other.may_publish("rpc.v1.site.carl.site.add").await);
+    assert!(gate.with_token(&carl).await.is_err());
+
+    // Everybody whom authd has let in, and nobody with a login of its own.
+    let mut service = gate.connect(|_| json!({ "user": "watch", "pass": "watch" })).await.unwrap();
+    let told = run("revoke everything --key op-1.json --expect authd:site=2 --wait 60s").ok().json();
+    assert_eq!(told["connections"]["brokers"][0]["closed"], 1, "{told}");
+    while !other.line().await.is_empty() {}
+    assert!(service.may_publish("x").await);
+    drop(server);
+}
+
+/// A login that the broker itself knows comes back, and it is said so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_of_the_broker_itself_is_closed_and_told_of_if_it_comes_back() {
+    let gate = Gate::new();
+    let _bucket = gate.with_bucket(60, &gate.system(2)).await;
+    let run = |line: &str| tokio::task::block_in_place(|| gate.shell.run(line));
+    let config = |users: &str| {
+        format!(
+            "accounts {{ SEALWIRE {{ users: [{users}] }}, OTHER {{ users: [{{ user: carl, password: x }}] }}, {SYSTEM} }}\n\
+             system_account: SYS\n"
+        )
+    };
+    let server = gate.server(config("{ user: ann, password: x }, { user: bob, password: x }")).await;
+    let client = async |user: &str| {
+        let options = async_nats::ConnectOptions::with_user_and_password(user.into(), "x".into()).name("ann");
+        within(SOON, options.reconnect_delay_callback(|_| Duration::from_millis(10)).connect(gate.url())).await.unwrap()
+    };
+    let (ann, bob, carl) = (client("ann").await, client("bob").await, client("carl").await);
+    let cid = |client: &async_nats::Client| client.server_info().client_id;
+    let before = [cid(&bob), cid(&carl)];
+    let told = run("--json revoke agent ann --key op-1.json --wait 5s");
+    assert_eq!(told.code, 23);
+    let told = told.json();
+    let broker = &told["connections"]["brokers"][0];
+    assert!(broker["closed"].as_u64().unwrap() >= 2 && broker["back"].as_u64().unwrap() >= 1, "{told}");
+    assert_eq!(told["connections"]["missing"], 1, "there are two brokers");
+    // Of another account, or another user with this name as a client: untouched.
+    assert_eq!([cid(&bob), cid(&carl)], before);
+    run("revoke agent carl --key op-1.json --wait 1s").fails_with(23, "CAME BACK");
+    assert_eq!(cid(&carl), before[1]);
+
+    // Taken out at the broker, it stays away.
+    server.reload(&config("{ user: bob, password: x }")).await;
+    let told = run("--json revoke agent ann --key op-1.json --wait 1s").json();
+    let broker = &told["connections"]["brokers"][0];
+    assert_eq!([&broker["back"], &broker["answered"]], [&json!(0), &json!(true)], "{told}");
+    let refused =
+        async_nats::ConnectOptions::with_user_and_password("ann".into(), "x".into()).connect(gate.url()).await;
+    assert!(refused.is_err());
+    drop(ann);
+
+    // Without brokers, what is revoked is revoked all the same.
+    drop(server);
+    run("revoke agent eve --key op-1.json --wait 2s").fails_with(23, "NO CONNECTION CLOSED");
+    run("revocations").ok().says("agent eve");
 }
 
 /// A client renews its token before the broker ends the connection with the old one, and calls go on.

@@ -19,6 +19,7 @@ mod receipts;
 mod reconnects;
 mod reloads;
 mod replicas;
+mod revocation;
 mod rows;
 mod tickets;
 mod unread;

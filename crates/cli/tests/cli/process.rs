@@ -59,6 +59,7 @@ pub(crate) const SIGHUP: i32 = 1;
 pub(crate) const SIGINT: i32 = 2;
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;
+pub(crate) const SIGCONT: i32 = 18;
 pub(crate) const SIGSTOP: i32 = 19;
 
 pub(crate) fn send(signal: i32, process: u32) {

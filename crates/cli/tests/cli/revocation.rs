@@ -1,9 +1,12 @@
 //! `sealwire revoke`, `restore` and `revocations` at a real broker, with a service that follows.
 
-use sealwire_testkit::NatsServer;
+use futures_util::{FutureExt as _, StreamExt as _};
 use sealwire_testkit::site::{Answer, Site, methods, sum};
+use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::{Value, json};
 
+use crate::backends::stage::{LONG, Stage, prepared};
+use crate::process::{SIGCONT, SIGSTOP, send};
 use crate::shell::Shell;
 
 /// A key of an operator; returns it as an entry of a configuration.
@@ -77,6 +80,55 @@ async fn an_operator_revokes_and_restores_and_is_told_who_has_it() {
     run(&format!("records check {}", site.path("records").display())).ok();
     run("revoke agent ann --key op-1.json --wait 1s").ok().says("nobody reports");
     run("revoke agent bob --key op-1.json --expect site=1 --wait 1s").fails_with(23, "MISSING  site: 0 of 1");
+}
+
+/// A replica that hangs once it has said that it is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_hangs_after_the_roll_call_has_not_answered() {
+    let server = NatsServer::start().await;
+    let shell = prepared(&server.url(), "[role.user]\nallow = [\"math/add\"]\n", "");
+    let key = operator(&shell, "op-1");
+    shell.write("revocation.toml", &desk("dev", &key, 1, &server.url()));
+    let run = |line: &str| tokio::task::block_in_place(|| shell.run(line));
+    run("revocations init --key op-1.json --wait 1s").ok();
+    let config = shell.read("sealwire.toml");
+    let url = server.url();
+    shell.write(
+        "sealwire.toml",
+        &format!("{config}\n[revocation]\noperator = [{key}]\n[revocation.nats]\nurls = [\"{url}\"]\n"),
+    );
+    let stage = Stage::begin(server, shell, &["serve", "demo"], &std::env::var("PATH").unwrap()).await.ready().await;
+    let run = |line: &str| tokio::task::block_in_place(|| stage.shell.run(line));
+    let service = stage.service.id().unwrap();
+    let listener = stage.server.client().await;
+    let mut reports = within(SOON, listener.subscribe("revocation.v1.dev.report.>")).await.unwrap();
+    settle(&listener).await;
+    let hangs = async {
+        // Should it have got the list before it hung, once more.
+        for count in 1.. {
+            let hang = async {
+                while reports.next().now_or_never().is_some() {}
+                reports.next().await.unwrap();
+                tokio::task::block_in_place(|| send(SIGSTOP, service));
+            };
+            let line = format!("revoke agent a{count} --key op-1.json --wait 1s");
+            let mut command = tokio::process::Command::from(stage.shell.command(&line.split(' ').collect::<Vec<_>>()));
+            let (ran, ()) = tokio::join!(command.output(), hang);
+            let ran = ran.unwrap();
+            send(SIGCONT, service);
+            let said = String::from_utf8(ran.stdout).unwrap();
+            if !said.contains("in force after") {
+                assert_eq!(ran.status.code(), Some(23), "{said}");
+                return said;
+            }
+        }
+        unreachable!()
+    };
+    let said = within(2 * LONG, hangs).await;
+    assert!(said.contains("tools ") && said.contains("DID NOT ANSWER: it had list "), "{said}");
+    let known = async { while !run("revocations").ok().stdout.contains("  in force") {} };
+    within(LONG, known).await;
+    stage.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use governor::Quota;
-use sealwire::configure::{ReloadConfig, TelemetryConfig, TokensConfig};
+use sealwire::configure::{FileTrust, ReloadConfig, RevocationConfig, TelemetryConfig, TokensConfig};
 use sealwire::errors::SecretFileError;
 use sealwire::internal::address::{Address, AddressFault, Plaintext, front};
 use sealwire::internal::config::{OutOfRange, check_ranges};
 use sealwire::internal::files::read_public;
 use sealwire::internal::settings::{Setting, Table};
-use sealwire::{MethodName, Name};
+use sealwire::{BusConfig, MethodName, Name};
 use serde::Deserialize;
 
 use super::authority::{authority_name, is_loopback};
@@ -53,6 +53,9 @@ pub struct GatewayConfig {
     /// `-32014`) once the time is over, until they can be.
     #[serde(default)]
     pub reload: ReloadConfig,
+    /// What operators revoke by `sealwire revoke`, in force within a second ([Revocation](README.md#revocation)).
+    #[setting(left_out = "only files and services revoke")]
+    pub revocation: Option<RevocationConfig>,
     /// Names to accept in `Host`, without ports, besides loopback names.
     #[serde(default)]
     pub hosts: Vec<String>,
@@ -278,6 +281,17 @@ impl Expose {
     }
 }
 
+/// Refuses a login with a secret in it: other users may read this file.
+fn check_login(table: &str, nats: &BusConfig) -> Result<(), String> {
+    let BusConfig { password, token, nkey_seed, .. } = nats;
+    if password.is_some() || token.is_some() || nkey_seed.is_some() {
+        return Err(format!(
+            "`nats` of `{table}` has a secret, which needs a file of its own: write `password_file`, `nkey_seed_file` or `creds_file`"
+        ));
+    }
+    nats.check().map_err(|error| format!("`nats` of `{table}`: {error}"))
+}
+
 /// A file that is not the configuration of a gateway.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -422,12 +436,15 @@ impl GatewayConfig {
         if let Some(tokens) = &mut self.tokens {
             tokens.relative_to(folder);
         }
+        let revocation = self.revocation.take();
+        self.revocation = revocation.map(|revocation| revocation.relative_to(folder, &FileTrust::default(), "gateway"));
     }
 
     fn check(&mut self) -> Result<(), String> {
         self.check_identity()?;
         self.check_replicas()?;
         self.check_replay()?;
+        self.revocation.as_ref().map_or(Ok(()), |revocation| check_login("revocation", &revocation.nats))?;
         let Self { hosts, origins, .. } = self;
         for host in hosts {
             host.make_ascii_lowercase();
@@ -490,7 +507,7 @@ impl GatewayConfig {
                 replay.name
             ));
         }
-        replay.check()
+        check_login("replay", &replay.nats)
     }
 
     fn check_replicas(&self) -> Result<(), String> {

@@ -44,6 +44,7 @@ pub(super) async fn stream(
     text: Bytes,
 ) -> Result<Response<Body>, Refusal> {
     let (id, request) = one_call(admitted.expose(), &text)?;
+    admitted.check(&request.method).map_err(|refusal| refusal.asking(&request.method).of(Some(&id)))?;
     let begun = streaming.request().await.map_err(|_| Refusal::away().of(Some(&id)))?;
     drop(admitted);
 

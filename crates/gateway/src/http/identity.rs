@@ -36,11 +36,19 @@ use super::head::CheckedHead;
 use super::refusal::Refusal;
 use super::reload::{RefusedFiles, Resource};
 use crate::once::Once;
+use crate::revocation::Revocation;
 use crate::seal::{Seal, SealError};
+
+/// Who the callers are, and what operators have revoked.
+#[derive(Debug)]
+pub(super) struct Callers {
+    revocation: Arc<Revocation>,
+    kind: CallerKind,
+}
 
 /// How callers are identified.
 #[derive(Debug)]
-pub(super) enum Callers {
+enum CallerKind {
     /// All are the gateway's agent.
     Agent(Arc<str>),
     /// By the tokens they present.
@@ -72,6 +80,9 @@ pub enum CallersError {
     /// The agent has no token of its own.
     #[error(transparent)]
     Credentials(#[from] sealwire::errors::CredentialsError),
+    /// `revocation`, or its state file.
+    #[error("`[gateway.revocation]`: {0}")]
+    Revocation(#[from] sealwire::errors::RevocationError),
     /// The key that seals nonces and tickets.
     #[error(transparent)]
     Seal(#[from] SealError),
@@ -92,7 +103,13 @@ impl Callers {
     ) -> Result<(Self, Credentials), CallersError> {
         let agent = credentials.agent().to_string();
         let (mode, scopes, dpop) = match &config.identity {
-            Identity::Own {} => return Ok((Self::Agent(agent.into()), credentials)),
+            Identity::Own {} => {
+                let revocation = Revocation::open(config.revocation.as_ref(), &credentials, None)?;
+                return Ok((
+                    Self { revocation: Arc::new(revocation), kind: CallerKind::Agent(agent.into()) },
+                    credentials,
+                ));
+            }
             Identity::Mint { key, scopes, dpop } => (BusTokenMode::Mint(TokenIssuer::load(key)?), scopes, dpop),
             Identity::Exchange { token_endpoint, client_id, client_secret, tls_ca, http_on_loopback, scopes, dpop } => {
                 let secret = read_secret(client_secret)?;
@@ -105,7 +122,13 @@ impl Callers {
         let (url, tokens) = (config.public_url.clone().unwrap_or_default(), config.tokens.clone());
         let tokens = tokens.ok_or(sealwire::ConfigError::NoIssuer)?;
         let files = TokenFiles::new(tokens, config.denylist.clone());
+        let issuer = match &mode {
+            BusTokenMode::Mint(issuer) => Some(issuer.kid()),
+            BusTokenMode::Exchange(_) => None,
+        };
+        let revocation = Arc::new(Revocation::open(config.revocation.as_ref(), &credentials, issuer)?);
         let verifier = files.tokens.verifier(&url, &FileTrust::default()).await?;
+        let verifier = verifier.with_revocations(Arc::clone(revocation.list()));
         verifier.replace_denylist(files.denylist()?);
         let seal = || Seal::of(config.seal_key.as_deref());
         let authenticator = TokenAuthenticator {
@@ -127,41 +150,48 @@ impl Callers {
             files,
             refused: Arc::clone(refused),
         };
-        Ok((Self::Bearer(Arc::new(authenticator)), credentials.token_source(NoToken)))
+        let kind = CallerKind::Bearer(Arc::new(authenticator));
+        Ok((Self { revocation, kind }, credentials.token_source(NoToken)))
     }
 
     /// Authenticates the sender of a request.
     pub(super) async fn authenticate(&self, head: &CheckedHead) -> Result<Principal, Refusal> {
-        match self {
-            Self::Agent(agent) => Ok(Principal::agent(Arc::clone(agent))),
-            Self::Bearer(authenticator) => {
+        let principal = match &self.kind {
+            CallerKind::Agent(agent) => Principal::agent(Arc::clone(agent)),
+            CallerKind::Bearer(authenticator) => {
                 let presented = Box::pin(authenticator.authenticate(head)).await?;
-                Ok(Principal::bearer(authenticator, presented))
+                Principal::bearer(authenticator, presented)
             }
-        }
+        };
+        Ok(principal.with_revocation(&self.revocation))
+    }
+
+    /// What operators have revoked.
+    pub(super) fn revocation(&self) -> &Arc<Revocation> {
+        &self.revocation
     }
 
     /// Whether callers present tokens; otherwise all of them are the agent.
     pub(super) fn have_tokens(&self) -> bool {
-        matches!(self, Self::Bearer(_))
+        matches!(self.kind, CallerKind::Bearer(_))
     }
 
     /// Whether the gateway's tokens are signed with the key of this id.
     pub(super) fn sign_with(&self, kid: &str) -> bool {
-        matches!(self, Self::Bearer(authenticator)
+        matches!(&self.kind, CallerKind::Bearer(authenticator)
             if matches!(&authenticator.mode, BusTokenMode::Mint(issuer) if issuer.kid() == kid))
     }
 
     /// RFC 9728: the metadata that callers of this path need to get a token.
     pub(super) fn metadata(&self, about: &str) -> Option<Vec<u8>> {
-        let Self::Bearer(authenticator) = self else { return None };
+        let CallerKind::Bearer(authenticator) = &self.kind else { return None };
         let name = format!("{} of {}", authenticator.actor.name, authenticator.environment);
         authenticator.challenges.metadata(about, name)
     }
 
     /// The files that are read again when they change.
     pub(super) fn resources(&self) -> Vec<Resource> {
-        let Self::Bearer(authenticator) = self else { return Vec::new() };
+        let CallerKind::Bearer(authenticator) = &self.kind else { return Vec::new() };
         let resource = |(file, watch): (TokenFile, Watch)| {
             let authenticator = Arc::clone(authenticator);
             let name = match file {

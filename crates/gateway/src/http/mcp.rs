@@ -47,7 +47,7 @@ use super::refusal::Refusal;
 use super::replicas::{ForwardedRequest, Replicas};
 use super::response::with_permit;
 use crate::bus::Bus;
-use crate::caller::{Caller, until_token_invalid};
+use crate::caller::{Caller, until_lost};
 use crate::catalogue::{Exposed, Services};
 use crate::mcp::message::{Fault, trace};
 use crate::mcp::offers::Offers;
@@ -422,7 +422,7 @@ impl Mcp {
                 let outcome = tokio::select! {
                     biased;
                     () = running.stopped() => None,
-                    () = until_token_invalid(&*peer.caller) => Some(Err(over())),
+                    () = until_lost(&*peer.caller) => Some(Err(over())),
                     outcome = Box::pin(outcome) => Some(outcome),
                 };
                 outcome.map(|outcome| Ended::new(revision, &id, outcome))

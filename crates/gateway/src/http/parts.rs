@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use sealwire::internal::client::MessageId;
@@ -13,16 +12,14 @@ use sealwire::internal::rpc::{Id, Request};
 use sealwire::{CallStream, ClientError, RequestBuilder};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
-use tokio::time::{Instant, Interval, interval_at};
 
 use super::log::log_call;
 use super::pipeline::admission::Admitted;
 use super::refusal::Refusal;
 use super::rpc::{failed, is_not_taken};
 use crate::bus::BusLink;
+use crate::revocation::{Hold, Loss};
 
-/// How often to check whether a caller may still receive what it has begun.
-pub(super) const HOLDS: Duration = Duration::from_secs(2);
 /// The largest result, in bytes.
 const RESULT: usize = 4 << 20;
 
@@ -59,8 +56,8 @@ pub(super) struct Parts {
     id: Id,
     /// Completes when the call has been without a broker for too long.
     gone: Pin<Box<dyn Future<Output = bool> + Send>>,
-    /// When to check whether the caller may still receive it.
-    holds: Interval,
+    /// Whether the caller may still receive it.
+    hold: Hold,
     admitted: Admitted,
     message_id: MessageId,
     /// How it ended, for the log.
@@ -95,7 +92,7 @@ impl Parts {
             ready: VecDeque::new(),
             id,
             gone: link.until_lost(&message_id),
-            holds: interval_at(Instant::now() + HOLDS, HOLDS),
+            hold: admitted.hold(Some(&request.method)),
             admitted,
             message_id,
             ended: None,
@@ -118,12 +115,9 @@ impl Parts {
             tokio::select! {
                 biased;
                 // Checked before parts, since there may always be another part.
-                _ = self.holds.tick() => {
-                    if self.admitted.principal().is_unverifiable() {
-                        self.give_up("closed", Refusal::unchecked());
-                    } else if !self.admitted.principal().is_still_valid() {
-                        self.give_up("revoked", Refusal::ended());
-                    }
+                loss = self.hold.lost() => {
+                    let why = if loss == Loss::Unverifiable { "closed" } else { "revoked" };
+                    self.give_up(why, Refusal::of_loss(loss));
                 }
                 part = call.next() => {
                     // They came before the part.

@@ -97,8 +97,8 @@ impl Gateway {
             (&(Method::GET | Method::HEAD), true) => (StatusCode::OK, "ok\n"),
             (&(Method::GET | Method::HEAD), false) => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the broker cannot be reached, the shared memory of replicas is not available yet, a changed file is refused, or the \
-                 gateway is stopping\n",
+                "the broker cannot be reached, the shared memory of replicas is not available yet, a changed file is refused, what \
+                 operators have revoked is not known, or the gateway is stopping\n",
             ),
             _ => (StatusCode::METHOD_NOT_ALLOWED, "GET\n"),
         };

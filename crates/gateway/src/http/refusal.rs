@@ -15,6 +15,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::connections::{Anonymous, Body};
 use super::response::response;
 use crate::mcp::message::Fault;
+use crate::revocation::Loss;
 
 /// A request that the gateway refuses, or that has no trustworthy answer.
 #[derive(Debug)]
@@ -259,7 +260,30 @@ impl Refusal {
     /// The caller's token is no longer valid.
     #[must_use]
     pub fn ended() -> Self {
-        Self::unknown("the caller's token has expired or was revoked")
+        Self::unknown(Loss::Ended.reason())
+    }
+
+    /// What may not go on, since the caller has begun it.
+    #[must_use]
+    pub fn of_loss(loss: Loss) -> Self {
+        match loss {
+            Loss::Unverifiable => Self::unchecked(),
+            Loss::Ended => Self::ended(),
+            Loss::Revoked => {
+                let mut refusal = Self::unknown(loss.reason());
+                (refusal.status, refusal.code) = (StatusCode::FORBIDDEN, code::PERMISSION_DENIED);
+                refusal
+            }
+        }
+    }
+
+    /// What may not begin.
+    #[must_use]
+    pub fn of_loss_before(loss: Loss) -> Self {
+        match loss {
+            Loss::Unverifiable => Self::unavailable(loss.reason()),
+            Loss::Ended | Loss::Revoked => Self::of_loss(loss).not_sent(),
+        }
     }
 
     /// Nobody can tell whether the caller's token was revoked.

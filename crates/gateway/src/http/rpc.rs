@@ -91,7 +91,7 @@ async fn forward(
     if let Some(receipt) = &receipt {
         request = request.relay().capture_receipt(receipt).request();
     }
-    let sent = send(&link, request, admitted.expose(), &expected, text, id);
+    let sent = send(&link, request, admitted, &expected, text, id);
     let Some(SignedAnswer { text: answer, .. }) = sent.await? else {
         let mut answer = response(StatusCode::NO_CONTENT, "application/json", "");
         answer.headers_mut().remove(hyper::header::CONTENT_TYPE);
@@ -109,6 +109,10 @@ pub(super) fn classify(admitted: &Admitted, message: rpc::Body, text: &[u8]) -> 
         rpc::Body::Single(Err(invalid)) => Err(Refusal::of_invalid(&invalid)),
         rpc::Body::Single(Ok(request)) => {
             let is_allowed = expose.allows(&request.method);
+            if is_allowed {
+                let check = admitted.check(&request.method);
+                check.map_err(|refusal| refusal.asking(&request.method).of(request.id.as_ref()))?;
+            }
             match request.id.clone() {
                 Some(id) if is_allowed => Ok(ExpectedAnswer::Call(id, request)),
                 Some(id) => Err(Refusal::no_method().asking(&request.method).of(Some(&id))),
@@ -123,6 +127,9 @@ pub(super) fn classify(admitted: &Admitted, message: rpc::Body, text: &[u8]) -> 
             let requests = entries.iter().filter_map(|entry| entry.as_ref().ok());
             // The gateway signs the batch as a whole, so it cannot leave out a part.
             let is_allowed = requests.clone().all(|request| expose.allows(&request.method));
+            if is_allowed {
+                requests.clone().try_for_each(|request| admitted.check(&request.method))?;
+            }
             let is_silent = entries.iter().all(|entry| entry.as_ref().is_ok_and(Request::is_notification));
             Ok(match is_silent {
                 _ if !is_allowed && !is_silent => return Err(Refusal::no_method()),
@@ -233,11 +240,12 @@ fn shown(text: &str, most: usize) -> String {
 pub(super) fn send<'c>(
     link: &'c BusLink,
     request: RequestBuilder,
-    expose: &'c Expose,
+    admitted: &'c Admitted,
     expected: &'c ExpectedAnswer,
     text: Bytes,
     id: &'c MessageId,
 ) -> impl Future<Output = Result<Option<SignedAnswer>, Refusal>> + Send + 'c {
+    let expose = admitted.expose();
     // Both are boxed so that the future around them stays below 1 KiB; the allocator takes far longer for larger ones.
     let sending: BoxFuture<'c, _> = match expected {
         ExpectedAnswer::Nothing(messages) => Box::pin(send_notifications(request, expose, messages).map_ok(|()| None)),
@@ -249,9 +257,22 @@ pub(super) fn send<'c>(
             }))
         }
     };
+    let method = match expected {
+        ExpectedAnswer::Call(_, request) => Some(request.method.as_str()),
+        // Of those in a batch, each service ends its own.
+        ExpectedAnswer::Batch(_) | ExpectedAnswer::Nothing(_) => None,
+    };
+    let mut hold = admitted.hold_if_followed(method);
+    let lost = async move {
+        match &mut hold {
+            Some(hold) => hold.lost().await,
+            None => std::future::pending().await,
+        }
+    };
     async move {
         let outcome = tokio::select! {
             outcome = sending => outcome,
+            loss = lost => Err(Refusal::of_loss(loss)),
             sent = link.lost(id) => Err(match sent {
                 true => Refusal::lost(),
                 false => Refusal::away(),

@@ -64,6 +64,9 @@ impl Server {
         if let Some(state) = asked.state.take() {
             return self.resume(from, asked, &state, &digest).await;
         }
+        if let Some(loss) = peer.caller.loss(Some((&tool.service, &tool.method.name))) {
+            return Ok(CallOutcome::Away(format!("{}: nothing was sent", loss.reason())));
+        }
         let begun = match peer.request(&self.services.bus, &tool).await {
             Ok(begun) => begun,
             Err(away) => return Ok(CallOutcome::Away(away.to_string())),
@@ -102,6 +105,7 @@ impl Server {
                 let message = "the connection to the broker was lost during the call";
                 Err(Fault::internal(message).with(json!({ "outcome": "unknown" })))
             }
+            Step::Lost(loss) => Err(Fault::internal(loss.reason()).with(json!({ "outcome": "unknown" }))),
             Step::Asks(questions) => self.parked.park(from.peer, ongoing, questions).map(CallOutcome::Asks),
         }
     }

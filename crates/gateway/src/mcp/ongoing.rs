@@ -18,7 +18,9 @@ use super::open_questions::{AskedClient, OpenQuestions};
 use super::peer::Requester;
 use super::questions::{Question, put};
 use crate::bus::BusLink;
+use crate::caller::hold;
 use crate::catalogue::Tool;
+use crate::revocation::Loss;
 
 /// The largest result, in bytes, which is far more than a model can read.
 pub(super) const MAX_RESULT: usize = 4 << 20;
@@ -85,6 +87,8 @@ pub(super) enum Step {
     TooLarge,
     /// Without a broker for too long. The call may have been sent: the task that sends runs concurrently.
     Gone,
+    /// The caller may no longer receive it.
+    Lost(Loss),
 }
 
 impl OngoingCall {
@@ -150,6 +154,7 @@ impl OngoingCall {
         let mut asked: Option<AskedClient<'_>> = None;
         let OngoingCall { tool, link, id, stream, notes, questions, responses, round, parts, part_bytes, .. } = self;
         let mut gone = pin!(link.lost(id));
+        let mut hold = hold(&peer.caller, Some((&tool.service, &tool.method.name)));
         loop {
             let due = notifier.is_due();
             tokio::select! {
@@ -168,6 +173,7 @@ impl OngoingCall {
                     },
                 },
                 _ = &mut gone => return Step::Gone,
+                loss = hold.lost() => return Step::Lost(loss),
                 () = due => notifier.flush(),
                 part = next(stream, notes, &mut notifier) => match part {
                     Some(Ok(part)) => {

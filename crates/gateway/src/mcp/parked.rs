@@ -100,7 +100,7 @@ impl ParkedCalls {
     pub(super) fn tidy(&self) {
         let mut calls = self.lock();
         calls.forget_old();
-        calls.by_name.retain(|_, parked| parked.caller.is_still_valid());
+        calls.by_name.retain(|_, parked| parked.caller.loss(None).is_none());
     }
 
     /// Cancels all.

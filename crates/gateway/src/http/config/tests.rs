@@ -160,6 +160,20 @@ fn replicas_are_named_where_nobody_else_can_be_taken_for_one() {
 }
 
 #[test]
+fn a_login_at_the_bucket_of_revocations_has_its_secret_in_a_file_of_its_own() {
+    let table =
+        "revocation = { operator = [], nats = { urls = [\"tls://a\"], user = \"a\", password_file = \"p\" } }\n";
+    let good = LEAST.replacen("[gateway]\n", &format!("[gateway]\n{table}"), 1);
+    let mut gateway = read(&good).unwrap();
+    gateway.relative_to(Path::new("folder"));
+    let revocation = gateway.revocation.unwrap();
+    assert_eq!(revocation.state.as_deref(), Some(Path::new("folder/gateway.revocation")));
+    assert_eq!(revocation.nats.password_file.as_deref(), Some(Path::new("folder/p")));
+    let error = read(&good.replacen("password_file = \"p\"", "password = \"p\"", 1)).unwrap_err();
+    assert!(error.contains("`nats` of `revocation` has a secret"), "{error}");
+}
+
+#[test]
 fn one_memory_of_replicas_is_for_what_callers_show_and_no_services() {
     let tables = "\n[[gateway.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"j.json\"\n[[gateway.expose]]";
     let mint = "a.json\"\npublic_url = \"https://gateway.example\"\nidentity = { mode = \"mint\", key = \"k.json\" }\n\

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use sealwire::internal::auth::RevocationKind;
 use sealwire::internal::client::Observer;
 use sealwire::{Client, RequestBuilder};
 
@@ -15,6 +16,7 @@ use crate::http::arrival::Arrival;
 use crate::http::config::Expose;
 use crate::http::head::CheckedHead;
 use crate::http::refusal::Refusal;
+use crate::revocation::{Loss, Revocation};
 
 /// An authenticated caller.
 #[derive(Clone)]
@@ -27,6 +29,8 @@ pub struct Principal {
     observer: Option<Arc<dyn Observer>>,
     /// How its request arrived.
     pub(in crate::http) arrival: Arc<Arrival>,
+    /// What operators have revoked here.
+    revocation: Arc<Revocation>,
 }
 
 /// A verified token, and who verified it.
@@ -39,14 +43,14 @@ struct Bearer {
 impl Principal {
     /// Everyone who reaches the listener of a gateway with `own`: the gateway's agent.
     pub(in crate::http) fn agent(agent: impl Into<Arc<str>>) -> Self {
-        Self { name: agent.into(), bearer: None, observer: None, arrival: Arc::default() }
+        Self { name: agent.into(), bearer: None, observer: None, arrival: Arc::default(), revocation: Arc::default() }
     }
 
     /// The subject of a verified token.
     pub(super) fn bearer(authenticator: &Arc<TokenAuthenticator>, presented: PresentedToken) -> Self {
         let name = presented.owner().into();
         let bearer = Bearer { authenticator: Arc::clone(authenticator), presented: Arc::new(presented) };
-        Self { name, bearer: Some(bearer), observer: None, arrival: Arc::default() }
+        Self { name, bearer: Some(bearer), observer: None, arrival: Arc::default(), revocation: Arc::default() }
     }
 
     /// Its name, which is unique to it.
@@ -76,6 +80,10 @@ impl Principal {
         name.into()
     }
 
+    pub(super) fn with_revocation(self, revocation: &Arc<Revocation>) -> Self {
+        Self { revocation: Arc::clone(revocation), ..self }
+    }
+
     pub(in crate::http) fn with_arrival(self, arrival: Arrival) -> Self {
         Self { arrival: Arc::new(arrival), ..self }
     }
@@ -88,20 +96,35 @@ impl Principal {
         self.observer.clone()
     }
 
-    /// Whether the caller's token is still valid: it may have expired or been revoked.
-    pub fn is_still_valid(&self) -> bool {
-        self.bearer.as_ref().is_none_or(|bearer| bearer.authenticator.is_still_valid(&bearer.presented))
+    /// What operators have revoked here.
+    pub(in crate::http) fn revocation(&self) -> &Arc<Revocation> {
+        &self.revocation
     }
 
-    /// Whether the caller's token is no longer good enough to begin anything, though [`Self::is_still_valid`] may allow for clocks that
-    /// differ.
+    /// Why the caller may begin nothing: no call of this method, if there is one, of this service. Its token was verified just before.
+    pub(in crate::http) fn refusal(&self, service: &str, method: Option<&str>) -> Option<Loss> {
+        let method = method.map(|method| (RevocationKind::Method, method));
+        let service = Some((RevocationKind::Service, service));
+        self.revocation.loss([service, method].into_iter().flatten())
+    }
+
+    /// Why the caller may no longer receive what it has begun: a call of this method of this service, or anything.
+    pub(in crate::http) fn loss(&self, service: Option<&str>, method: Option<&str>) -> Option<Loss> {
+        if self.bearer.as_ref().is_some_and(|bearer| bearer.authenticator.is_closed()) {
+            return Some(Loss::Unverifiable);
+        }
+        let service = service.map(|service| (RevocationKind::Service, service));
+        let method = method.map(|method| (RevocationKind::Method, method));
+        let token = self.bearer.iter().flat_map(|bearer| bearer.presented.token.names());
+        let is_valid =
+            || self.bearer.as_ref().is_none_or(|bearer| bearer.authenticator.is_still_valid(&bearer.presented));
+        let loss = self.revocation.loss(service.into_iter().chain(method).chain(token));
+        loss.or_else(|| (!is_valid()).then_some(Loss::Ended))
+    }
+
+    /// Whether the caller's token is no longer good enough to begin anything, though [`Self::loss`] may allow for clocks that differ.
     pub fn is_expired(&self) -> bool {
         self.bearer.as_ref().is_some_and(|bearer| bearer.authenticator.is_expired(&bearer.presented))
-    }
-
-    /// Whether nobody can tell at present whose tokens are valid.
-    pub(in crate::http) fn is_unverifiable(&self) -> bool {
-        self.bearer.as_ref().is_some_and(|bearer| bearer.authenticator.is_closed())
     }
 
     /// Whether the caller may use this service.

@@ -16,7 +16,7 @@ use super::running::Running;
 use super::sessions::McpClient;
 use super::validity::over;
 use super::{Mcp, Sender, bad, read};
-use crate::caller::until_token_invalid;
+use crate::caller::until_lost;
 use crate::http::connections::Body;
 use crate::http::pipeline::admission::{AdmittedMessage, ServiceSet};
 use crate::http::refusal::Refusal;
@@ -118,7 +118,7 @@ impl Mcp {
                     tokio::select! {
                         biased;
                         () = running.stopped() => None,
-                        () = until_token_invalid(&*peer.caller) => Some(Ended::new(revision, id, Err(over())).text),
+                        () = until_lost(&*peer.caller) => Some(Ended::new(revision, id, Err(over())).text),
                         outcome = server.outcome(&peer, revision, nobody, method, &mut asked) => Some(Ended::new(revision, id, outcome).text),
                     }
                 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::answer::{COMMENT, beats, streamed};
-use crate::caller::{Caller, HOLDS};
+use crate::caller::{Caller, hold};
 use crate::http::connections::Body;
 use crate::http::events::data;
 use crate::http::pipeline::admission::{Admitted, ServiceSet};
@@ -23,13 +23,14 @@ use crate::mcp::news::{Digests, Lists, acknowledged, news, told_of, updated};
 use crate::mcp::server::Server;
 use crate::mcp::sessions::{Heard, SessionStream};
 use crate::mcp::watch::{Updates, Watch};
+use crate::revocation::Hold;
 
 /// One listener.
 struct Listening {
     server: Arc<Server>,
     caller: Arc<dyn Caller>,
-    /// When to check whether it may still listen.
-    holds: Interval,
+    /// Whether it may still listen.
+    hold: Hold,
     /// The id of its subscription; `None` in revisions with a handshake.
     id: Option<Id>,
     /// The lists of which it is told when they change.
@@ -121,8 +122,8 @@ pub(super) async fn listening(
     };
     let listening = Listening {
         server,
+        hold: hold(&caller, None),
         caller,
-        holds: interval_at(Instant::now() + HOLDS, HOLDS),
         id,
         lists,
         news,
@@ -149,10 +150,7 @@ impl Listening {
             let looks = tokio::select! {
                 // Also completes when the sender is gone.
                 _ = self.stopping.wait_for(|stopping| *stopping) => None,
-                _ = self.holds.tick() => match self.caller.is_still_valid() {
-                    true => continue,
-                    false => None,
-                },
+                _ = self.hold.lost() => None,
                 _ = self.look.tick(), if !self.lists.is_empty() => Some(true),
                 news = self.news.next(self.id.as_ref()) => {
                     self.ready.extend(news);

@@ -17,6 +17,7 @@ use crate::caller::{BusCaller, Caller};
 use crate::http::config::{Expose, GatewayConfig, Identity};
 use crate::http::identity::Principal;
 use crate::http::refusal::Refusal;
+use crate::revocation::{Hold, Loss, Revocation};
 
 /// What every admission needs.
 #[derive(Debug)]
@@ -122,6 +123,7 @@ impl Addressed {
     /// The service must be exposed, and in the scope of the caller's token.
     pub(super) fn to(admission: &Arc<Admission>, caller: Authenticated, expose: &Service) -> Result<Self, Refusal> {
         let principal = caller.into_principal();
+        check(&principal, expose.service.as_str(), None)?;
         principal.check_scope(expose)?;
         let (admission, target) = (Arc::clone(admission), Arc::clone(expose));
         Ok(Self { admission, principal, target, since: Instant::now() })
@@ -145,6 +147,7 @@ impl Addressed<ServiceSet> {
         target: ServiceSet,
     ) -> Result<Self, Refusal> {
         let principal = caller.into_principal();
+        check(&principal, target.service(), None)?;
         match &target.service {
             Some(service) => principal.check_scope(service)?,
             None if target.exposed.iter().any(|service| principal.check_scope(service).is_ok()) => {}
@@ -257,6 +260,25 @@ impl Admitted {
         self.target()
     }
 
+    /// Refuses what operators have revoked of a call of this method.
+    ///
+    /// # Errors
+    /// The refusal, and nothing was sent.
+    pub fn check(&self, method: &str) -> Result<(), Refusal> {
+        check(self.principal(), self.addressed.service(), Some(method))
+    }
+
+    /// What goes on beyond this: a call of this method, or anything at the service.
+    #[must_use]
+    pub fn hold(&self, method: Option<&str>) -> Hold {
+        hold(self.principal(), self.addressed.service(), method)
+    }
+
+    /// The same, unless nothing is followed that could end it: a plain call is answered before its token ends, or soon after.
+    pub(in crate::http) fn hold_if_followed(&self, method: Option<&str>) -> Option<Box<Hold>> {
+        self.principal().revocation().is_followed().then(|| Box::new(self.hold(method)))
+    }
+
     pub(in crate::http) fn tracing(&self) -> &Tracing {
         self.addressed.admission.bus.tracing()
     }
@@ -330,10 +352,25 @@ impl AdmittedSocket {
         &self.addressed.target
     }
 
+    /// Until the socket has to be closed.
+    pub(in crate::http) fn hold(&self) -> Hold {
+        hold(self.principal(), self.addressed.service(), None)
+    }
+
     /// Admits one message of the socket.
     pub(in crate::http) fn admit(&self) -> Result<Admitted, Refusal> {
         self.addressed.again(Instant::now()).admit()
     }
+}
+
+/// Refuses what operators have revoked.
+fn check(principal: &Principal, service: &str, method: Option<&str>) -> Result<(), Refusal> {
+    principal.refusal(service, method).map_or(Ok(()), |loss| Err(Refusal::of_loss_before(loss)))
+}
+
+fn hold(principal: &Principal, service: &str, method: Option<&str>) -> Hold {
+    let (held, service, method) = (principal.clone(), service.to_owned(), method.map(str::to_owned));
+    Hold::new(principal.revocation(), method.is_some(), move || held.loss(Some(&service), method.as_deref()))
 }
 
 impl AdmittedCaller {
@@ -349,10 +386,15 @@ impl Caller for AdmittedCaller {
 
     fn admits(&self, service: &str) -> bool {
         self.expose(service).is_some_and(|expose| self.principal.check_scope(expose).is_ok())
+            && self.principal.refusal(service, None).is_none()
     }
 
-    fn is_still_valid(&self) -> bool {
-        self.principal.is_still_valid()
+    fn revocation(&self) -> &Arc<Revocation> {
+        self.principal.revocation()
+    }
+
+    fn loss(&self, call: Option<(&str, &str)>) -> Option<Loss> {
+        self.principal.loss(call.map(|(service, _)| service), call.map(|(_, method)| method))
     }
 }
 

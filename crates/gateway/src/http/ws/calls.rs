@@ -274,7 +274,7 @@ impl Call {
         let (request, link) = admitted.request().await.map_err(|_| Refusal::away())?;
         let cancelled = Arc::clone(&self.claim.cancelled);
         let request = request.relay().capture_id(id).request().cancel_on(async move { cancelled.notified().await });
-        send(&link, request, admitted.expose(), expected, text, id).await
+        send(&link, request, admitted, expected, text, id).await
     }
 
     /// Makes a call, and forwards everything that the method sends.

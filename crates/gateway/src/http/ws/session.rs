@@ -13,17 +13,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::calls::{Call, Open};
 use super::frames::{Ending, Outbox};
 use super::handshake::Dialect;
 use super::messages::{array, say};
-use crate::http::parts::{HOLDS, StreamKind};
+use crate::http::parts::StreamKind;
 use crate::http::pipeline::admission::{Admitted, AdmittedSocket};
 use crate::http::refusal::Refusal;
 use crate::http::rpc::{ExpectedAnswer, Requests, classify};
+use crate::revocation::Loss;
 use crate::spans::RequestSpan;
 
 /// How long before the cut-off the client is sent a close frame.
@@ -105,16 +106,10 @@ impl Session {
 
     /// Completes when the caller may no longer use the socket.
     async fn holds(&self) -> Ending {
-        let mut looked = interval(HOLDS);
-        looked.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            looked.tick().await;
-            if self.socket.principal().is_unverifiable() {
-                return Ending::Closed(1013, "the gateway cannot tell whose tokens were revoked");
-            }
-            if !self.socket.principal().is_still_valid() {
-                return Ending::Closed(4401, "the token has expired or was revoked");
-            }
+        match self.socket.hold().lost().await {
+            Loss::Unverifiable => Ending::Closed(1013, "the gateway cannot tell what is revoked"),
+            Loss::Ended => Ending::Closed(4401, "the token has expired or was revoked"),
+            Loss::Revoked => Ending::Closed(4403, Loss::Revoked.reason()),
         }
     }
 
@@ -256,6 +251,7 @@ impl Session {
         if !admitted.expose().allows(&inner.method) {
             return Err(Refusal::no_method().into());
         }
+        admitted.check(&inner.method)?;
         let streaming = admitted.admit_stream()?;
         let call = self.call(&[id], out)?;
         let span = self.span(&admitted);

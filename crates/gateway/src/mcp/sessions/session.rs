@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::event::{Heard, Subject};
 use super::parking::{Parking, Place};
-use crate::caller::{Caller, until_token_invalid};
+use crate::caller::{Caller, until_lost};
 use crate::mcp::message::Fault;
 use crate::mcp::news::{Digests, Lists};
 use crate::mcp::offers::Source;
@@ -210,7 +210,7 @@ impl Session {
                 let (session, caller) = (Arc::downgrade(self), running.watch.caller());
                 running.place = Some(place);
                 let ending = async move {
-                    drop(timeout(AWAY_FOR, until_token_invalid(&*caller)).await);
+                    drop(timeout(AWAY_FOR, until_lost(&*caller)).await);
                     if let Some(session) = session.upgrade() {
                         session.end();
                     }
