@@ -6,7 +6,9 @@ mod can;
 mod cells;
 mod check;
 mod compile;
+mod compiled;
 mod diff;
+mod drift;
 mod explain;
 mod first_call;
 mod fmt;
@@ -36,6 +38,7 @@ pub(crate) enum Policy {
     Can(can::Can),
     Diff(diff::Diff),
     Compile(compile::Compile),
+    Drift(drift::Drift),
     Skeleton(skeleton::Skeleton),
     Learn(learn::Learn),
     Fmt(fmt::Fmt),
@@ -53,6 +56,7 @@ impl Policy {
             Self::Can(command) => command.run(out),
             Self::Diff(command) => command.run(out),
             Self::Compile(command) => command.run(out),
+            Self::Drift(command) => command.run(out),
             Self::Skeleton(command) => command.run(out),
             Self::Learn(command) => command.run(out),
             Self::Fmt(command) => command.run(out),

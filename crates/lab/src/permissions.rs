@@ -111,6 +111,32 @@ impl Permissions {
         (&self.publish, all.into_iter().chain(self.deny.iter().cloned()).collect())
     }
 
+    /// Whether these let the user publish on a subject, which has no wildcards.
+    pub fn may_publish(&self, subject: &str) -> bool {
+        let (allow, deny) = self.publishing();
+        covers(allow, subject) && !covers(&deny, subject)
+    }
+
+    /// Whether these let the user subscribe to a subject, which has no wildcards.
+    pub fn may_subscribe(&self, subject: &str) -> bool {
+        covers(&self.subscribe, subject)
+    }
+
+    /// What may be published, exceptions apart, as subjects or patterns.
+    pub fn published(&self) -> impl Iterator<Item = &str> {
+        self.publish.iter().map(String::as_str)
+    }
+
+    /// The exceptions from what may be published.
+    pub fn denied(&self) -> impl Iterator<Item = &str> {
+        self.deny.iter().map(String::as_str)
+    }
+
+    /// What may be subscribed to, as subjects or patterns.
+    pub fn subscribed(&self) -> impl Iterator<Item = &str> {
+        self.subscribe.iter().map(String::as_str)
+    }
+
     /// As in the JWT of a user, or in the template of a scoped signing key.
     pub fn claims(&self) -> Value {
         let (allow, deny) = self.publishing();
@@ -119,6 +145,23 @@ impl Permissions {
         let publish: Map<String, Value> =
             lists.map(|(member, subjects)| (member.to_owned(), subjects.into())).collect();
         json!({ "pub": publish, "sub": { "allow": self.subscribe } })
+    }
+}
+
+fn covers(patterns: &[String], subject: &str) -> bool {
+    patterns.iter().any(|pattern| meet(pattern, subject))
+}
+
+/// Whether there is a subject that both patterns match.
+pub fn meet(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('.'), other.split('.'));
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) => return true,
+            (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
+            (Some(a), Some(b)) if a == b || a == "*" || b == "*" => {}
+            _ => return false,
+        }
     }
 }
 
@@ -133,5 +176,26 @@ impl fmt::Display for Permissions {
             (allow, deny) => write!(f, "{{ publish: {{ allow: [{}], deny: [{}] }}", list(allow), list(deny)),
         }?;
         write!(f, ", subscribe: [{}] }}", list(&self.subscribe))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_match_as_in_a_broker() {
+        for (one, other) in
+            [("a.b", "a.b"), ("a.*", "a.b"), (">", "a"), ("a.>", "a.b.c"), ("*.b", "a.*"), ("a.>", "*.b")]
+        {
+            assert!(meet(one, other) && meet(other, one), "{one} {other}");
+        }
+        for (one, other) in [("a.b", "a"), ("a.>", "a"), ("a.*", "a.b.c"), ("a.*.c", "a.b.d"), ("a.b.>", "a.c.>")] {
+            assert!(!meet(one, other) && !meet(other, one), "{one} {other}");
+        }
+        let except = Permissions { deny: vec!["a.c".to_owned()], ..Permissions::new(["a.*".to_owned()], []) };
+        assert!(except.may_publish("a.b") && !except.may_publish("a.c") && !except.may_subscribe("a.b"));
+        // To a broker, an empty list would mean everything.
+        assert!(!Permissions::new([], []).may_publish("a"));
     }
 }

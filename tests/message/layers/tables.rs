@@ -509,7 +509,7 @@ pub(super) const PACKAGES: &[Package] = &[
             ("ping", "call exit files output project runtime when"),
             ("tools", "exit output project runtime serve"),
             ("pipe", "call exit mcp runtime traces when"),
-            ("policy", "alg exit files gate output policies project runtime serve toml_text tools users when"),
+            ("policy", "alg exit files gate login output policies project runtime serve toml_text tools users when"),
             ("keys", "alg exit files output policy project token users when"),
             ("dev", "alg call exit files keys output policies policy runtime serve server"),
             ("init", "exit files keys output project"),

@@ -1,26 +1,25 @@
 //! `sealwire policy compile`: the permissions of the broker's users, from the same policies that services decide by.
 //! Never grants an agent a subject that is not its own, and never withholds one on which a service would allow a call.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use nkeys::KeyPair;
+use sealwire::Name;
 use sealwire::configure::GuardKind;
-use sealwire::internal::auth::{KeyRingFile, KeyStatus};
 use sealwire::internal::files::read_secret;
-use sealwire::internal::policy::TokenRoles;
-use sealwire::internal::wire::{Endpoint, Nonce};
-use sealwire::{Config, Name, PolicySet};
+use sealwire::internal::wire::Nonce;
 use sealwire_lab::permissions::Permissions;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::compiled::{Gated, Sources};
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::gate::{Grant, PAYLOAD, SUBSCRIPTIONS, with};
+use crate::gate::{PAYLOAD, SUBSCRIPTIONS, with};
 use crate::output::Output;
 use crate::users::{Callout, Kind, Users};
-use crate::{policies, project, when};
+use crate::when;
 
 /// Compile policies into permissions of the broker's users: which of its own subjects each agent may publish on
 ///
@@ -48,19 +47,11 @@ pub(crate) struct Compile {
         hide_possible_values = true
     )]
     nats: Form,
-    /// The configuration of a service; repeat for each service at the broker
-    #[arg(long, value_name = "FILE", default_value = "sealwire.toml")]
-    config: Vec<PathBuf>,
+    #[command(flatten)]
+    sources: Sources,
     /// The users that the broker has, with their public keys, as `sealwire setup` keeps them; without it, the agents of the key rings
     #[arg(long, value_name = "FILE")]
     users: Option<PathBuf>,
-    /// That tokens of this agent carry no roles but these (`NAME=ROLE,ROLE`, or `NAME=` for none); repeat for several
-    #[arg(long = "agent", value_name = "NAME=ROLES", value_parser = with_roles)]
-    agents: Vec<(Name, BTreeSet<String>)>,
-    /// Let agents send batches: also the plain subject of each agent at a service that it may call. The broker does not see the
-    /// methods in what goes there
-    #[arg(long)]
-    batches: bool,
     /// With --nats=jwt, the seed of the account's key that signs: the output is then one JWT for each user
     #[arg(long, value_name = "FILE")]
     seed: Option<PathBuf>,
@@ -85,20 +76,6 @@ enum Form {
     Scoped,
 }
 
-fn with_roles(text: &str) -> Result<(Name, BTreeSet<String>), String> {
-    let (name, roles) = text.split_once('=').ok_or("write NAME=ROLE,ROLE, such as ann=teller,auditor")?;
-    let roles = roles.split(',').filter(|role| !role.is_empty()).map(str::to_owned).collect();
-    Ok((Name::new(name).map_err(|error| error.to_string())?, roles))
-}
-
-/// A service and its policy.
-struct Gated {
-    config: Config,
-    endpoint: Endpoint,
-    policy: PolicySet,
-    owners: BTreeSet<Name>,
-}
-
 /// Somebody who connects.
 struct Party {
     kind: Kind,
@@ -116,20 +93,11 @@ struct Scope {
 
 impl Compile {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let services = self.config.iter().map(|path| Gated::open(path, out)).collect::<Result<Vec<_>, _>>()?;
-        let roles: BTreeMap<Name, TokenRoles> =
-            self.agents.iter().map(|(name, roles)| (name.clone(), TokenRoles::Within(roles.clone()))).collect();
-        // What the agent may do, with the subjects of somebody by another name.
-        let grant = |agent: &Name, named: &Name| {
-            let mut grant = Grant::default();
-            for service in &services {
-                let scope = service.policy.method_scope(agent, roles.get(agent).unwrap_or(&TokenRoles::Any));
-                grant.add(&service.endpoint, named, &scope, self.batches);
-            }
-            grant.permissions()
-        };
+        let compiled = self.sources.open(out)?;
+        let services = &compiled.services;
+        let grant = |agent: &Name, named: &Name| compiled.grant(agent, named);
         let users = self.users.as_deref().map(Users::load).transpose()?;
-        let environment = services.first().map(|service| service.config.environment.to_string()).unwrap_or_default();
+        let environment = compiled.environment();
         match self.nats {
             Form::Server => {
                 let callout = self.callout.map(|issuer| Callout {
@@ -154,7 +122,7 @@ impl Compile {
             }
             Form::Jwt => {
                 let signer = self.seed.as_deref().map(|path| Signer::load(path, self.account.clone())).transpose()?;
-                let parties = parties(users.as_ref(), &services);
+                let parties = parties(users.as_ref(), services);
                 let mut all = Vec::new();
                 for Party { kind, name, nkey } in parties {
                     let permissions = match kind {
@@ -171,29 +139,13 @@ impl Compile {
                 out.result(&all, || text)?;
             }
             Form::Scoped => {
-                let agents = parties(users.as_ref(), &services).into_iter().filter(|party| party.kind == Kind::Agent);
+                let agents = parties(users.as_ref(), services).into_iter().filter(|party| party.kind == Kind::Agent);
                 let scopes = scopes(agents.map(|party| party.name), grant)?;
                 let text = serde_json::to_string_pretty(&scopes).or_fail(Exit::Bug)?;
                 out.result(&scopes, || text)?;
             }
         }
         Ok(Exit::Ok)
-    }
-}
-
-impl Gated {
-    fn open(path: &Path, out: &Output) -> Result<Self, Failure> {
-        let (config, _) = project::load(path)?;
-        let endpoint = config.endpoint().or_fail(Exit::Input)?;
-        let policy = policies::load(&config.policy.folder, out)?;
-        let ring = &config.keys.ring;
-        let text = read_secret(ring).or_fail(Exit::Input)?;
-        // Report nothing of the parser's own message: it may quote a key.
-        let file: KeyRingFile = serde_json::from_str(&text)
-            .map_err(|_| Failure::input(format!("`{}` is not a key ring", ring.display())))?;
-        let known = file.keys.into_iter().filter(|entry| entry.status != KeyStatus::Revoked);
-        let owners = known.map(|entry| entry.owner.clone()).collect();
-        Ok(Self { config, endpoint, policy, owners })
     }
 }
 
