@@ -251,8 +251,9 @@ impl Revocations {
         self.seen_ms.fetch_max(ms.saturating_add(1), Ordering::SeqCst);
     }
 
-    /// How long ago that was, in milliseconds.
-    fn seen_ago_ms(&self) -> Option<u64> {
+    /// How long ago the bucket was seen to hold the list in force, in milliseconds.
+    #[must_use]
+    pub fn seen_ago_ms(&self) -> Option<u64> {
         let seen_ms = self.seen_ms.load(Ordering::SeqCst);
         (seen_ms > 0).then(|| self.now_ms().saturating_sub(seen_ms))
     }

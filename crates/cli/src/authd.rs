@@ -2,23 +2,28 @@
 //! Never holds a key of an agent, and never gives a connection more than the policies of services leave.
 
 mod judge;
+mod report;
 mod request;
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use nkeys::{KeyPair, XKey};
+use sealwire::configure::TelemetryConfig;
 use sealwire::internal::files::read_secret;
 use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Session, Subject};
 use sealwire::internal::{KeyedLogLimiter, LogLimiter};
+use sealwire::metrics::Telemetry;
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
 use self::judge::{Admitted, Denied, Judge};
+use self::report::{Counts, State};
 use self::request::{NoQuestion, Question};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::gate::{PAYLOAD, SUBSCRIPTIONS, signed, with};
@@ -64,6 +69,12 @@ pub(crate) struct Authd {
     /// How many connections one host may open at once
     #[arg(long, value_name = "N", default_value = "500")]
     host_burst: NonZeroU32,
+    /// Where /metrics, /livez and /readyz are served
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Let other machines ask: whoever reaches the address learns the names of services and issuers
+    #[arg(long, requires = "listen")]
+    allow_remote: bool,
 }
 
 /// The subject on which brokers ask, and the group of those who answer: each question goes to one of them.
@@ -78,7 +89,8 @@ const ENDING: Duration = Duration::from_secs(5);
 
 /// Signs and encrypts the answers.
 struct Responder {
-    judge: Judge,
+    judge: Arc<Judge>,
+    counts: Arc<Counts>,
     issuer: KeyPair,
     xkey: XKey,
     account: String,
@@ -88,7 +100,8 @@ struct Responder {
 
 /// Puts questions into the queue.
 struct Inbox {
-    questions: mpsc::Sender<Message>,
+    questions: mpsc::Sender<(Instant, Message)>,
+    counts: Arc<Counts>,
     full: LogLimiter,
 }
 
@@ -101,11 +114,20 @@ impl Authd {
         }
         let xkey = seed(&self.xkey, "a curve key (SX…)", |seed| XKey::from_seed(seed).ok())?;
         let configs = self.config.iter().map(|path| Ok(project::load(path)?.0)).collect::<Result<Vec<_>, Failure>>()?;
+        let mut served = TelemetryConfig::default();
+        (served.listen, served.allow_remote) = (self.listen, self.allow_remote);
+        served.check().map_err(|_| {
+            let failure = Failure::new(Exit::Usage, "other machines reach the address of --listen");
+            failure.help("listen on 127.0.0.1, or add --allow-remote if everybody who reaches it may know the names of services and issuers")
+        })?;
         let signals = Signals::listen(Some(ENDING))?;
         block_on(async {
+            let telemetry = Telemetry::start(&served).await.or_fail(Exit::Input)?;
             let judge = Judge::open(configs, self.batches, self.host_per_second, self.host_burst).await?;
+            let (judge, counts) = (Arc::new(judge), Arc::new(Counts::default()));
             let responder = Arc::new(Responder {
-                judge,
+                judge: Arc::clone(&judge),
+                counts: Arc::clone(&counts),
                 issuer,
                 xkey,
                 account: self.account,
@@ -114,11 +136,18 @@ impl Authd {
             });
             let (questions, queue) = mpsc::channel(WAITING);
             let waiting = questions.clone();
-            let inbox = Arc::new(Inbox { questions, full: LogLimiter::default() });
+            let inbox = Arc::new(Inbox { questions, counts: Arc::clone(&counts), full: LogLimiter::default() });
             let subject = Subject { subject: ASKED.to_owned(), queue: Some(GROUP.to_owned()), max_per_second: None };
             let opened = Connection::open(&bus, Options::new("sealwire authd", vec![subject]), inbox);
             let Some(opened) = signals.unless_stopped(opened).await else { return Ok(Exit::Ok) };
             let connection = Arc::new(opened.or_fail(Exit::Transport)?);
+            if let Some(telemetry) = &telemetry {
+                let left = waiting.clone();
+                let waiting = Arc::new(move || WAITING - left.capacity());
+                let state = State { counts, judge, connection: Arc::clone(&connection), waiting };
+                telemetry.report(&state);
+                telemetry.ready_when(move || state.conditions());
+            }
             let mut tasks = JoinSet::new();
             let queue = Arc::new(Mutex::new(queue));
             for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -127,7 +156,8 @@ impl Authd {
             tasks.spawn(refresh(Arc::clone(&responder)));
             tasks.spawn(responder.judge.follow());
             let (issuer, xkey) = (responder.issuer.public_key(), responder.xkey.public_key());
-            out.tell(&json!({ "ready": true, "issuer": issuer, "xkey": xkey }), || {
+            let listen = telemetry.as_ref().map(Telemetry::at);
+            out.tell(&json!({ "ready": true, "issuer": issuer, "xkey": xkey, "listen": listen }), || {
                 format!("authd answers brokers whose issuer is {issuer} and xkey {xkey}")
             })?;
             signals.stop().await;
@@ -151,14 +181,20 @@ fn seed<T>(path: &Path, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<
 }
 
 /// Answers one question after the other.
-async fn answer(responder: Arc<Responder>, connection: Arc<Connection>, queue: Arc<Mutex<mpsc::Receiver<Message>>>) {
+async fn answer(
+    responder: Arc<Responder>,
+    connection: Arc<Connection>,
+    queue: Arc<Mutex<mpsc::Receiver<(Instant, Message)>>>,
+) {
     loop {
-        let Some(message) = queue.lock().await.recv().await else { return };
+        let Some((came, message)) = queue.lock().await.recv().await else { return };
         let Some((to, answer)) = responder.answer(&message, when::now_s()) else { continue };
         let Some(session): Option<Arc<Session>> = connection.session() else { continue };
         if let Err(error) = session.publish(&to, "", &[], &answer).await {
             tracing::warn!(target: "sealwire::authd", %error, "an answer could not be sent");
+            continue;
         }
+        responder.counts.answered(came);
     }
 }
 
@@ -179,6 +215,7 @@ impl Responder {
         let question = match Question::open(message, &self.xkey, now_s) {
             Ok(question) => question,
             Err(error) => {
+                self.counts.count("ignored", error.label());
                 if let Some(more) = self.strangers.check(&error) {
                     tracing::warn!(target: "sealwire::authd", %error, more, "a message is no question of a broker");
                 }
@@ -188,10 +225,12 @@ impl Responder {
         let judged = self.judge.judge(&question, now_s);
         let nats = match &judged {
             Ok(admitted) => {
+                self.counts.count("admitted", "");
                 tracing::debug!(target: "sealwire::authd", agent = %admitted.agent, host = question.host, until = admitted.until, "admitted");
                 json!({ "jwt": self.user(&question, admitted, now_s).ok()? })
             }
-            Err(Denied(why)) => {
+            Err(Denied { label, why }) => {
+                self.counts.count("denied", label);
                 if let Some(more) = self.denials.check(&question.host) {
                     tracing::warn!(target: "sealwire::authd", host = question.host.escape_debug().to_string(), why, more, "denied");
                 }
@@ -220,10 +259,11 @@ impl Responder {
 
 impl Handler for Inbox {
     fn message(&self, message: Message) {
-        if self.questions.try_send(message).is_err()
-            && let Some(more) = self.full.check()
-        {
-            tracing::warn!(target: "sealwire::authd", more, "more questions than can be answered: run more of this");
+        if self.questions.try_send((Instant::now(), message)).is_err() {
+            self.counts.count("dropped", "queue");
+            if let Some(more) = self.full.check() {
+                tracing::warn!(target: "sealwire::authd", more, "more questions than can be answered: run more of this");
+            }
         }
     }
 

@@ -117,8 +117,9 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// A name from a closed set, for what the log tells apart.
-    pub(crate) fn label(&self) -> &'static str {
+    /// A name from a closed set, for what the log and metrics tell apart.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
         match self {
             Self::TooLong => "too_long",
             Self::Parts => "parts",

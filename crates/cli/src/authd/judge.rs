@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use sealwire::decide::{PolicyStore, Reload};
 use sealwire::internal::LogLimiter;
 use sealwire::internal::auth::{
-    AccessToken, FollowerId, FollowerRole, RevocationFollower, RevocationKind, Revocations, TokenVerifier,
+    AccessToken, FollowerId, FollowerRole, KeySourceStatus, RevocationFollower, RevocationKind, Revocations,
+    TokenVerifier,
 };
 use sealwire::internal::policy::TokenRoles;
 use sealwire::internal::wire::{Endpoint, Nonce};
@@ -39,6 +40,8 @@ struct Gated {
     policy: PolicyStore,
     /// When the files that `tokens` judges by were last changed.
     stamps: Mutex<Vec<Stamp>>,
+    /// When these were last those that `tokens` judges by.
+    looked: Mutex<Instant>,
     trouble: LogLimiter,
 }
 
@@ -58,7 +61,29 @@ pub(super) struct Admitted {
 
 /// Why a connection is denied, for the broker's log. The client is not told.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Denied(pub(super) String);
+pub(super) struct Denied {
+    /// A name from a closed set, for metrics.
+    pub(super) label: &'static str,
+    pub(super) why: String,
+}
+
+impl Denied {
+    fn new(label: &'static str, why: &str) -> Self {
+        Self { label, why: why.to_owned() }
+    }
+}
+
+/// How a service stands, as far as connections depend on it.
+pub(super) struct Standing {
+    pub(super) service: String,
+    /// Why it lets nobody in, if so.
+    pub(super) closed: Option<String>,
+    /// For how long the files that tokens are judged by have not been known to be those in force, in seconds.
+    pub(super) files_age_s: f64,
+    /// How long ago the bucket of revocations was seen, in seconds.
+    pub(super) revocations_age_s: Option<f64>,
+    pub(super) token_keys: Vec<KeySourceStatus>,
+}
 
 /// Hosts of which the rate is known. When there are so many, those that ask no more are forgotten, and newer ones share one rate.
 pub(super) const MAX_HOSTS: usize = 16_384;
@@ -85,8 +110,8 @@ impl Judge {
             if let Some(why) = policy.current().revision().why() {
                 return Err(Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used: {why}", folder.display())));
             }
-            let (stamps, trouble) = (Mutex::new(stamps), LogLimiter::default());
-            services.push(Gated { config, endpoint, tokens, policy, stamps, trouble });
+            let (stamps, looked, trouble) = (Mutex::new(stamps), Mutex::new(Instant::now()), LogLimiter::default());
+            services.push(Gated { config, endpoint, tokens, policy, stamps, looked, trouble });
         }
         let hosts = RateLimiter::dashmap(Quota::per_second(per_second).allow_burst(burst));
         Ok(Self { services, batches, hosts })
@@ -105,30 +130,30 @@ impl Judge {
 
     /// Judges a connection now.
     pub(super) fn judge(&self, question: &Question, now_s: u64) -> Result<Admitted, Denied> {
-        let denied = |why: &str| Err(Denied(why.to_owned()));
+        let denied = |label, why| Err(Denied::new(label, why));
         if !self.within_rate(&question.host) {
-            return denied("too many connections from its host");
+            return denied("host_rate", "too many connections from its host");
         }
         if !question.is_client {
-            return denied("no plain client");
+            return denied("not_a_client", "no plain client");
         }
-        let Some(token) = &question.token else { return denied("it shows no access token") };
+        let Some(token) = &question.token else { return denied("no_token", "it shows no access token") };
         let digest = Sha256::digest(token.as_bytes()).into();
         let mut found: Option<(Name, Grant, u64, Vec<String>)> = None;
         let mut names: BTreeSet<(RevocationKind, String)> = BTreeSet::new();
-        let mut why: Option<String> = None;
+        let mut why: Option<Denied> = None;
         for service in &self.services {
             let token = match service.tokens.verify(token, &digest, now_s) {
                 Ok(token) => token,
                 Err(error) => {
-                    why.get_or_insert_with(|| error.to_string());
+                    why.get_or_insert_with(|| Denied::new(error.label(), &error.to_string()));
                     continue;
                 }
             };
             let agent = match service.owner(&token, now_s) {
                 Ok(agent) => agent,
                 Err(error) => {
-                    why = Some(error.to_owned());
+                    why = Some(error);
                     continue;
                 }
             };
@@ -136,7 +161,7 @@ impl Judge {
                 found.get_or_insert_with(|| (agent.clone(), Grant::default(), token.expires_at, Vec::new()));
             // Services may read the name from different claims; a connection has one.
             if *known != agent {
-                return denied("it is not the same agent to all services");
+                return denied("agents", "it is not the same agent to all services");
             }
             let key = token.cnf.as_ref().and_then(|cnf| cnf.kid.as_deref()).map(|kid| (RevocationKind::Key, kid));
             names.extend(token.names().chain(key).map(|(kind, name)| (kind, name.to_owned())));
@@ -147,8 +172,8 @@ impl Judge {
             tags.push(format!("rev:{}:{}", service.endpoint.service(), policy.revision()));
         }
         match found {
-            None => Err(Denied(why.unwrap_or_default())),
-            Some((_, grant, ..)) if grant.is_empty() => denied("no policy lets it call anything"),
+            None => Err(why.unwrap_or_else(|| Denied::new("no_service", "no service judges tokens"))),
+            Some((_, grant, ..)) if grant.is_empty() => denied("policy", "no policy lets it call anything"),
             Some((agent, grant, until, tags)) => {
                 let user = marked(&agent, names.iter().map(|(kind, name)| (*kind, name.as_str())));
                 Ok(Admitted { agent, user, permissions: grant.permissions(), until, tags })
@@ -164,6 +189,16 @@ impl Judge {
         self.hosts.check_key(&host).is_ok()
     }
 
+    /// How each service stands.
+    pub(super) fn standings(&self) -> Vec<Standing> {
+        self.services.iter().map(Gated::standing).collect()
+    }
+
+    /// How many hosts have a rate of their own.
+    pub(super) fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
     /// Reads again what has changed. What cannot be read stays as it was. Blocks.
     pub(super) fn refresh(&self, now_ms: u64) {
         for service in &self.services {
@@ -174,27 +209,44 @@ impl Judge {
 
 impl Gated {
     /// The agent that a token is of, if that may connect.
-    fn owner(&self, token: &AccessToken, now_s: u64) -> Result<Name, &'static str> {
+    fn owner(&self, token: &AccessToken, now_s: u64) -> Result<Name, Denied> {
+        let denied = |label, why| Err(Denied::new(label, why));
         // Calls are accepted for some seconds more, since clocks differ. A connection is not worth that.
         if token.expires_at <= now_s {
-            return Err("its access token has expired");
+            return denied("expired", "its access token has expired");
         }
         let revocations = self.tokens.revocations();
         if revocations.stale().is_some() {
-            return Err("what is revoked is not known");
+            return denied("revocations_unknown", "what is revoked is not known");
         }
         let key = token.cnf.as_ref().and_then(|cnf| cnf.kid.as_deref());
         if key.is_some_and(|kid| self.tokens.denylist().denies_key(kid)) {
-            return Err("its access token is bound to a key that is revoked");
+            return denied("key_denied", "its access token is bound to a key that is revoked");
         }
-        let agent = Name::new(token.owner()).map_err(|_| "its access token names no agent")?;
+        let agent = Name::new(token.owner()).map_err(|_| Denied::new("agent", "its access token names no agent"))?;
         let service = (RevocationKind::Service, self.endpoint.service().as_str());
         let names = [Revocations::ALL, service, (RevocationKind::Agent, agent.as_str())];
         let names = names.into_iter().chain(key.map(|kid| (RevocationKind::Key, kid)));
         if revocations.revokes(names, now_s).is_some() {
-            return Err("operators have revoked it");
+            return denied("revoked", "operators have revoked it");
         }
         Ok(agent)
+    }
+
+    fn standing(&self) -> Standing {
+        let revocations = self.tokens.revocations();
+        let policy = self.policy.current();
+        let no_keys = || self.tokens.keys().is_empty().then_some("no key of an issuer is known");
+        let closed = revocations.stale().or_else(|| policy.revision().why()).or_else(no_keys);
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds of an age")]
+        let revocations_age_s = revocations.seen_ago_ms().map(|ms| ms as f64 / 1_000.0);
+        Standing {
+            service: self.endpoint.service().to_string(),
+            closed: closed.map(str::to_owned),
+            files_age_s: self.looked.lock().unwrap_or_else(PoisonError::into_inner).elapsed().as_secs_f64(),
+            revocations_age_s,
+            token_keys: self.tokens.key_sources(),
+        }
     }
 
     fn refresh(&self, now_ms: u64) {
@@ -205,7 +257,7 @@ impl Gated {
             match self.config.refresh(&self.tokens) {
                 Ok(()) => {
                     tracing::info!(target: "sealwire::authd", %service, "token keys and denylist are in force as they are now");
-                    *known = now;
+                    known.clone_from(&now);
                 }
                 // Tried again at the next look: a revocation must not be missed because it was read halfway.
                 Err(error) => {
@@ -214,6 +266,9 @@ impl Gated {
                     }
                 }
             }
+        }
+        if *known == now {
+            *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         }
         drop(known);
         match self.policy.poll(now_ms) {

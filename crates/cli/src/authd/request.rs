@@ -36,6 +36,18 @@ pub(super) enum NoQuestion {
     Late,
 }
 
+impl NoQuestion {
+    /// A name from a closed set, for metrics.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Reply => "reply",
+            Self::Encryption => "encryption",
+            Self::Signature => "signature",
+            Self::Late => "late",
+        }
+    }
+}
+
 impl fmt::Display for NoQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,6 +1,7 @@
 //! The broker as the second gate: what `sealwire policy compile` and `sealwire authd` let a connection do at a real server.
 
 mod drift;
+mod telemetry;
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! `[telemetry] listen`: metrics and health over HTTP, as Prometheus 2.42 reads them. docs/observability.md.
 
 mod exporter;
-mod page;
+pub(crate) mod page;
 mod prometheus;
 mod shipped;
 pub(crate) mod stage;

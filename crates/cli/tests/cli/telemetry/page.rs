@@ -25,7 +25,7 @@ fn families() -> BTreeSet<Family> {
         ("exemplars", "histogram", ""),
     ];
     let mut found = BTreeSet::new();
-    for folder in ["src", "crates/backend/src", "crates/gateway/src", "crates/survey/src"] {
+    for folder in ["src", "crates/backend/src", "crates/cli/src", "crates/gateway/src", "crates/survey/src"] {
         for file in files_below(&root().join(folder)) {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             for (function, kind, suffix) in kinds {
@@ -86,7 +86,7 @@ async fn labels_of_a_running_service_are_those_of_the_page() {
 }
 
 /// The families and labels of these samples are on the page.
-pub(super) fn check_labels(samples: &BTreeMap<String, f64>) {
+pub(crate) fn check_labels(samples: &BTreeMap<String, f64>) {
     let labels = labels();
     for sample in samples.keys() {
         let (name, rest) = sample.split_once('{').unwrap_or((sample, ""));
