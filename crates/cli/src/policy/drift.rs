@@ -28,11 +28,11 @@ use crate::{login, when};
 
 /// Compare what a running broker enforces with what policies compile to
 ///
-/// Logs in as each user and tries subjects that `policy compile` gives it, and others: methods and inboxes of other agents, and what belongs
-/// to the broker. No probe reaches anybody: a published one names a reply subject that brokers refuse after they have checked the
-/// permission, and what is subscribed to has a random token in it, or is the user's own. The broker logs each published probe as a violation of the client
-/// `sealwire policy drift`. With --system, also looks for what could turn an agent's message into something else: streams over its
-/// subjects, mappings, imports, exports and message tracing. See docs/broker.md.
+/// Logs in as each user and tries subjects that `policy compile` gives it, and others: methods and inboxes of other agents, and what
+/// belongs to the broker. No probe reaches anybody: a published one names a reply subject that brokers refuse after they have checked the
+/// permission, and what is subscribed to has a random token in it, or is the user's own. The broker logs each published probe as a
+/// violation of the client `sealwire policy drift`. With --system, also looks for what could turn an agent's message into something else:
+/// streams over its subjects, mappings, imports, exports and message tracing. See docs/broker.md.
 ///
 /// Fails if anything differs, if a login is refused, or if something reflects.
 #[derive(Args)]
