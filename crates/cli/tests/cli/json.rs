@@ -20,7 +20,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker or a service, or keep running: where their JSON is tested.
-const ELSEWHERE: [(&str, &str); 40] = [
+const ELSEWHERE: [(&str, &str); 41] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -35,6 +35,7 @@ const ELSEWHERE: [(&str, &str); 40] = [
     ("serve ws", "backends"),
     ("policy skeleton", "policy_learn.rs"),
     ("policy learn", "policy_learn.rs"),
+    ("policy drift", "broker_gate"),
     ("discover", "gateway.rs"),
     ("gateway", "gateway_http.rs"),
     ("authd", "broker_gate"),

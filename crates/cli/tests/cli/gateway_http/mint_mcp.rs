@@ -306,10 +306,10 @@ async fn one_callers_calls_take_half_of_all_and_leave_the_others_half_of_the_res
     gateway.is_ready(200).await;
     let (ann, zoe) = (issuer.issue(&request("ann")).unwrap(), issuer.issue(&request("zoe")).unwrap());
     let (anns, refused) = as_many_as_go(&gateway, Some(&ann)).await;
-    assert_eq!(anns.len(), 128);
+    assert_eq!(anns.len(), 128, "{refused:?}");
     says_that_nothing_was_sent(&refused);
     let (mut zoes, refused) = as_many_as_go(&gateway, Some(&zoe)).await;
-    assert_eq!(zoes.len(), 64);
+    assert_eq!(zoes.len(), 64, "{refused:?}");
     says_that_nothing_was_sent(&refused);
     // A client that goes away cancels its calls and makes room.
     drop(anns);
@@ -326,7 +326,7 @@ async fn calls_under_way_are_so_many_in_all() {
     let gateway = Gateway::start(&stage.shell, &format!("{FAST}in_flight = 1000\n"), "timeout_s = 300").await;
     gateway.is_ready(200).await;
     let (under_way, refused) = as_many_as_go(&gateway, None).await;
-    assert_eq!(under_way.len(), 256);
+    assert_eq!(under_way.len(), 256, "{refused:?}");
     says_that_nothing_was_sent(&refused);
     drop(under_way);
     within(LONG, until_there_are(256, &mut Vec::new(), &gateway, None)).await;

@@ -122,7 +122,7 @@ impl Principal {
         loss.or_else(|| (!is_valid()).then_some(Loss::Ended))
     }
 
-    /// Whether the caller's token is no longer good enough to begin anything, though [`Self::loss`] may allow for clocks that differ.
+    /// Whether the caller's token is no longer good enough to begin anything, though `loss` may allow for clocks that differ.
     pub fn is_expired(&self) -> bool {
         self.bearer.as_ref().is_some_and(|bearer| bearer.authenticator.is_expired(&bearer.presented))
     }
