@@ -39,6 +39,9 @@ pub struct TokenFacts {
     pub issuer: String,
     /// The key id of the issuer's key.
     pub key: String,
+    /// Who acted before the agent (the actors inside `act.act` and deeper), most recent first. They give no rights (RFC 8693 §4.1), but
+    /// none of them may approve what comes of it.
+    pub via: Vec<String>,
     /// `iat`, seconds since the Unix epoch.
     pub issued_at: u64,
     /// `exp`, seconds since the Unix epoch.

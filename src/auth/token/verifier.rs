@@ -98,6 +98,7 @@ impl VerifiedToken {
                     id: token.id.clone(),
                     issuer: token.issuer.clone(),
                     key: token.key_id.clone(),
+                    via: token.prior_actors.clone(),
                     issued_at: token.issued_at,
                     expires_at: token.expires_at,
                     claims: token.claims.clone(),

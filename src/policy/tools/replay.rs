@@ -169,6 +169,8 @@ fn caller(record: &DecisionRecord) -> Caller {
             id: record.token_id.clone(),
             issuer: record.issuer.clone(),
             key: record.token_key.clone(),
+            // No policy asks for them.
+            via: Vec::new(),
             issued_at: record.issued_at,
             expires_at: record.expires_at,
             claims: record.claims.clone(),
