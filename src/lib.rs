@@ -121,9 +121,9 @@ pub mod serve {
 #[cfg(feature = "service")]
 pub mod decide {
     pub use crate::policy::{
-        ConditionExplanation, Effect, Finding, Methods, Mode, Outcome, Param, ParamType, PolicyStore,
-        PrincipalExplanation, PrincipalKind, Reach, Reason, Reload, Revision, RuleExplanation, RuleId, ScalarType,
-        Severity, Shadow, ShadowRecord, Verdict,
+        Approval, ConditionExplanation, Effect, Finding, Involved, Methods, Mode, NotApprover, Outcome, Param,
+        ParamType, PolicyStore, PrincipalExplanation, PrincipalKind, Reach, Reason, Reload, Requester, Revision,
+        RuleExplanation, RuleId, ScalarType, Severity, Shadow, ShadowRecord, Verdict,
     };
 }
 

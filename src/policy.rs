@@ -41,8 +41,8 @@ pub use engine::{
 pub use explain::{ConditionExplanation, Explanation, Outcome, PrincipalExplanation, RuleExplanation};
 pub(crate) use model::OPEN_TO_ALL;
 pub use model::{
-    Effect, Finding, MAX_LIST, Methods, Mode, Param, ParamType, PolicyErrors, PrincipalKind, Revision, RuleId,
-    ScalarType, Severity,
+    Approval, Effect, Finding, Involved, MAX_LIST, Methods, Mode, NotApprover, Param, ParamType, PolicyErrors,
+    PrincipalKind, Requester, Revision, RuleId, ScalarType, Severity,
 };
 #[cfg(feature = "policy-tools")]
 pub use tools::{

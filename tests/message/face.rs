@@ -23,8 +23,8 @@ const FACE: &[(&str, &str)] = &[
     ),
     (
         "decide",
-        "ConditionExplanation Effect Finding Methods Mode Outcome Param ParamType PolicyStore \
-         PrincipalExplanation PrincipalKind Reach Reason Reload Revision RuleExplanation RuleId ScalarType \
+        "Approval ConditionExplanation Effect Finding Involved Methods Mode NotApprover Outcome Param ParamType PolicyStore \
+         PrincipalExplanation PrincipalKind Reach Reason Reload Requester Revision RuleExplanation RuleId ScalarType \
          Severity Shadow ShadowRecord Verdict",
     ),
     (

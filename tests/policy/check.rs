@@ -189,7 +189,7 @@ mode = "shadowy"
         "r.toml:11: error: `everyone` beside `roles`, `agents` or `subjects`; leave one of them out",
         "r.toml:13: error: there is no condition in it; leave it out, or say what has to hold",
         "r.toml:14: error: `e f` is not a name for a rule; 1 to 64 of A-Z a-z 0-9 _ - . / are allowed",
-        "r.toml:17: error: unknown key `modus` in `[rule.e f]`; the keys of `[rule.e f]` are `agents`, `allow`, `delegated`, `deny`, `description`, `everyone`, `mode`, `roles`, `subjects`, `unless` and `when`",
+        "r.toml:17: error: unknown key `modus` in `[rule.e f]`; the keys of `[rule.e f]` are `agents`, `allow`, `delegated`, `deny`, `description`, `everyone`, `mode`, `roles`, `subjects`, `unless`, `unless_approved` and `when`",
         "r.toml:18: error: `mode = \"shadowy\"` is not known; did you mean `shadow`?",
     ] {
         assert_finding(&found, expected);

@@ -1,6 +1,7 @@
 //! Policies: what loads, what it decides, and what the tools say about it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
+mod approvals;
 mod arguments;
 mod cedar;
 mod check;

@@ -232,7 +232,7 @@ fn annotations_without_a_meaning_are_not_passed_over() {
     assert_eq!(
         found,
         [
-            "c.cedar:1: warning: the annotation `@on_behalf` means nothing here; those with a meaning are `id`, `description`, `mode` and `delegated`"
+            "c.cedar:1: warning: the annotation `@on_behalf` means nothing here; those with a meaning are `id`, `description`, `mode`, `delegated` and `unless_approved`"
         ]
     );
 }

@@ -372,7 +372,7 @@ fn the_schema_has_the_keys_that_the_reader_has() {
         names.split(['`', ',', ' ']).filter(|name| !name.is_empty() && *name != "and").map(ToOwned::to_owned).collect()
     };
     assert_eq!(listed("zzzzzzzzz = 1\n"), keys("/properties"));
-    for name in ["role", "agent", "method", "rule"] {
+    for name in ["role", "agent", "method", "approval", "rule"] {
         assert_eq!(listed(&format!("[{name}.x]\nzzzzzzzzzzz = 1\n")), table(name), "{name}");
     }
     let rule = "[method.m]\n[rule.x]\neveryone = true\nallow = [\"m\"]\nwhen.zzzzzzzzzz = 1\n";

@@ -61,6 +61,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("control_unknown", "a control message for a call that is not open"),
     ("control_refused", "a control message that is not the caller's, or not well-formed"),
     ("forbidden_by", "a rule of the policy forbids the call"),
+    ("approval_required", "a rule of the policy forbids the call until it is approved"),
     ("no_rule", "no rule of the policy allows the call"),
     ("evaluation_error", "a rule could not be evaluated, so the call was denied"),
     ("param_undeclared", "a parameter that the policy files do not declare"),

@@ -17,6 +17,8 @@ pub(crate) struct RuleGroup {
     pub(crate) enforced: PolicySet,
     /// The enforced rules without their conditions on parameters; empty if no enforced rule of the method has any.
     pub(crate) without_args: PolicySet,
+    /// The enforced rules that an approval lifts, apart for the same reason as shadow rules.
+    pub(crate) liftable: PolicySet,
     /// Shadow rules that allow, and shadow rules that deny: apart, because within one set a matching deny rule would
     /// hide the matching allow rules.
     pub(crate) shadows: [PolicySet; 2],
@@ -99,6 +101,12 @@ impl CallerIndex {
         group.plain.extend(plain);
         group.enforced.add(whole).map_err(Box::new)?;
         without_args.map_or(Ok(()), |policy| Ok(group.without_args.add(policy).map_err(Box::new)?))
+    }
+
+    /// Adds an enforced rule that an approval lifts.
+    pub(crate) fn add_liftable(&mut self, who: &[CallerMatch], whole: Policy) -> Result<(), BuildError> {
+        let Some(group) = self.about(who) else { return Ok(()) };
+        Ok(group.liftable.add(whole).map_err(Box::new)?)
     }
 
     /// Adds a shadow rule.

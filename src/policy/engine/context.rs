@@ -42,6 +42,12 @@ impl ContextShape {
         }
     }
 
+    /// Like this, but the parameters have to be as declared even if none is read.
+    pub(crate) fn with_params(mut self, declared: Option<&[Param]>) -> Self {
+        self.params = self.params.or_else(|| declared.map(|_| Vec::new()));
+        self
+    }
+
     /// Whether a parameter is read, so that the parameters must be as declared.
     pub(crate) fn params(&self) -> bool {
         self.params.is_some()

@@ -59,6 +59,9 @@ pub enum Reason {
     Open,
     /// The rule in [`Decision::rule`] forbids it.
     ForbiddenBy,
+    /// Rules allow it, and all rules that forbid it, of which the first is in [`Decision::rule`], would be lifted by the approvals in
+    /// [`Decision::approvals`].
+    ApprovalRequired,
     /// No rule allows it.
     NoRule,
     /// A rule of the method (named in [`Decision::rule`]) could not be evaluated, so nothing is allowed.
@@ -91,10 +94,11 @@ impl Reason {
     }
 
     /// All that [`Reason::label`] can return.
-    pub(crate) const LABELS: [&'static str; 12] = [
+    pub(crate) const LABELS: [&'static str; 13] = [
         "allowed_by",
         "open",
         "forbidden_by",
+        "approval_required",
         "no_rule",
         "evaluation_error",
         "param_undeclared",
@@ -117,6 +121,7 @@ impl Reason {
             Self::AllowedBy => "allowed_by",
             Self::Open => "open",
             Self::ForbiddenBy => "forbidden_by",
+            Self::ApprovalRequired => "approval_required",
             Self::NoRule => "no_rule",
             Self::EvaluationError => "evaluation_error",
             Self::ParamUndeclared(_) => "param_undeclared",
@@ -155,6 +160,7 @@ impl fmt::Display for Reason {
             Self::AllowedBy => f.write_str("allowed by"),
             Self::Open => f.write_str("open to every caller"),
             Self::ForbiddenBy => f.write_str("forbidden by"),
+            Self::ApprovalRequired => f.write_str("approval required by"),
             Self::NoRule => f.write_str("no rule allows it"),
             Self::EvaluationError => f.write_str("a rule could not be evaluated"),
             Self::ParamUndeclared(name) => write!(f, "parameter `{}` is not declared", name.escape_debug()),
@@ -178,6 +184,10 @@ pub struct Decision {
     /// Why.
     #[serde(flatten)]
     pub reason: Reason,
+    /// The approvals that the call needs, whether they were given or not: those of all rules that forbid it. Empty if it is denied even
+    /// with them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<String>,
     /// The rules in shadow mode that would have changed the verdict. They never do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shadow: Vec<Shadow>,
@@ -185,7 +195,7 @@ pub struct Decision {
 
 impl Decision {
     pub(crate) fn deny(reason: Reason) -> Self {
-        Self { verdict: Verdict::Deny, rule: None, reason, shadow: Vec::new() }
+        Self { verdict: Verdict::Deny, rule: None, reason, approvals: Vec::new(), shadow: Vec::new() }
     }
 
     /// Whether the call may run.
@@ -200,6 +210,10 @@ impl fmt::Display for Decision {
         write!(f, "{}: {}", self.verdict, self.reason)?;
         if let Some(rule) = &self.rule {
             write!(f, " {rule}")?;
+        }
+        if !self.approvals.is_empty() {
+            let word = if self.is_allow() { "approved" } else { "needs" };
+            write!(f, "; {word}: `{}`", self.approvals.join("`, `"))?;
         }
         for shadow in &self.shadow {
             write!(f, "; shadow rule {} would {}", shadow.rule, shadow.would)?;

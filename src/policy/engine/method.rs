@@ -29,6 +29,8 @@ pub(crate) struct MethodPolicies {
     /// What the enforced rules read, those about other callers included: whether a call must follow the declarations
     /// never depends on the caller.
     shape: ContextShape,
+    /// Some enforced rule can be lifted.
+    has_liftable: bool,
     /// What the shadow rules read: one by one, and together with the enforced ones.
     shadow_shapes: Vec<(usize, ContextShape)>,
     full_shape: ContextShape,
@@ -58,6 +60,8 @@ pub(crate) struct CallFacts<'a> {
     pub(crate) question: &'a Question<'a>,
     /// The declared parameters, if any rule reads them.
     pub(crate) params: Option<Result<Params, Reason>>,
+    /// The approvals that were given for this very call.
+    pub(crate) approved: &'a [&'a str],
 }
 
 impl CallFacts<'_> {
@@ -85,6 +89,7 @@ impl MethodPolicies {
         let shape_of = |reads: &References| ContextShape::of(reads, params.as_deref(), &checked.declarations);
         let scope = if unregistered { Scope::WithoutArgs } else { Scope::Sliced };
         let (mut by_caller, mut index, mut is_plain) = (CallerIndex::default(), HashMap::new(), true);
+        let mut has_liftable = false;
         let (mut enforced, mut all, mut shadow_shapes) = (Vec::new(), Vec::new(), Vec::new());
         for (position, rule) in rules.iter().filter_map(|at| Some((*at, checked.rules.get(*at)?))) {
             let failed = |error: BuildError| (rule.id.at.clone(), error);
@@ -100,10 +105,18 @@ impl MethodPolicies {
                 continue;
             }
             enforced.extend(looks);
+            if rule.unless_approved.is_some() {
+                (has_liftable, is_plain) = (true, false);
+                by_caller.add_liftable(&rule.callers, policy).map_err(failed)?;
+                continue;
+            }
             let without_args = compile::policy(rule, Scope::WithoutArgs).map_err(failed)?;
             by_caller.add_enforced(&rule.callers, policy, without_args, plain).map_err(failed)?;
         }
         let (shape, reads) = (shape_of(&References::of(&enforced)), References::of(&all));
+        // Whoever approves a call sees all that it does, so nothing undeclared may ride along.
+        let declared = params.as_deref().filter(|_| has_liftable);
+        let (shape, full_shape) = (shape.with_params(declared), shape_of(&reads).with_params(declared));
         if !shape.params() {
             by_caller.drop_without_args();
         }
@@ -118,9 +131,10 @@ impl MethodPolicies {
             hierarchy,
             by_caller,
             is_plain,
+            has_liftable,
             shape,
             shadow_shapes,
-            full_shape: shape_of(&reads),
+            full_shape,
             index,
             roles: reads.roles.iter().map(|name| (name.clone(), uid(&ROLES, name))).collect(),
             params,
@@ -136,7 +150,7 @@ impl MethodPolicies {
         let wanted = self.full_shape.params();
         let params =
             self.params.as_deref().filter(|_| wanted).map(|declared| arguments::bind(question.params, declared));
-        CallFacts { question, params }
+        CallFacts { question, params, approved: &[] }
     }
 
     /// Whether an enforced rule reads a parameter, so that calls must follow the declarations.
@@ -196,7 +210,10 @@ impl MethodPolicies {
         let request = self.request(&self.shape, facts, principal);
         let Some(request) = request else { return Decision::deny(Reason::EvaluationError) };
         let sets = groups.iter().map(|group| if fault.is_some() { &group.without_args } else { &group.enforced });
-        let decision = self.judge(sets, &request, entities, principal.checked);
+        let liftable = groups.iter().filter(|_| self.has_liftable && fault.is_none()).map(|group| &group.liftable);
+        let matched = self.matched(sets, &request, entities);
+        let lifted = self.matched(liftable, &request, entities);
+        let decision = self.judge(matched, lifted, facts.approved, principal.checked);
         // Only callers who might call the method with other parameters are told what is wrong with these.
         match fault {
             Some(fault) if decision.is_allow() => Decision::deny(fault.clone()),
@@ -304,32 +321,56 @@ impl MethodPolicies {
         Entities::from_entities([principal].into_iter().chain(self.hierarchy.clone()), None).ok()
     }
 
-    /// What these sets decide together, as if they were one.
-    fn judge<'a>(
+    /// What these rules decide together, the `liftable` ones beside the others.
+    fn judge(
         &self,
-        sets: impl Iterator<Item = &'a cedar_policy::PolicySet>,
-        request: &Request,
-        entities: &Entities,
+        matched: Matched<'_>,
+        liftable: Matched<'_>,
+        approved: &[&str],
         checked: &CheckedPolicy,
     ) -> Decision {
-        let Matched { failed, denying, allowing } = self.matched(sets, request, entities);
+        let Matched { mut failed, mut denying, allowing } = matched;
+        failed.extend(liftable.failed);
+        let approval = |position: &Option<&usize>| {
+            let rule = position.and_then(|position| checked.rules.get(*position));
+            rule.and_then(|rule| rule.unless_approved.as_ref()).map(|name| name.value.as_str())
+        };
+        let is_held = |position: &&Option<&usize>| !approval(position).is_some_and(|name| approved.contains(&name));
+        let held: Vec<Option<&usize>> = liftable.denying.iter().filter(is_held).copied().collect();
+        // Nobody learns that a call waits for an approval which would be denied with it, too.
+        let is_waiting = denying.is_empty() && !allowing.is_empty();
+        if !is_waiting {
+            denying.extend(&held);
+        }
         // Cedar skips a policy that fails. A skipped forbid would allow, so any failure denies.
         let (matched, verdict, reason) = if !failed.is_empty() {
             (failed, Verdict::Deny, Reason::EvaluationError)
         } else if !denying.is_empty() {
             (denying, Verdict::Deny, Reason::ForbiddenBy)
+        } else if !held.is_empty() {
+            (held, Verdict::Deny, Reason::ApprovalRequired)
         } else if !allowing.is_empty() {
             (allowing, Verdict::Allow, Reason::AllowedBy)
         } else {
             return self.unmatched();
         };
-        found(matched.into_iter().flatten().min().copied(), verdict, reason, checked)
+        let mut decision = found(matched.into_iter().flatten().min().copied(), verdict, reason, checked);
+        if is_waiting && decision.reason != Reason::EvaluationError {
+            let mut needed = liftable.denying;
+            needed.sort_unstable();
+            for name in needed.iter().filter_map(approval) {
+                if !decision.approvals.iter().any(|known| known == name) {
+                    decision.approvals.push(name.to_owned());
+                }
+            }
+        }
+        decision
     }
 
     /// No rule matches.
     fn unmatched(&self) -> Decision {
         if self.open {
-            return Decision { verdict: Verdict::Allow, rule: None, reason: Reason::Open, shadow: Vec::new() };
+            return Decision { verdict: Verdict::Allow, reason: Reason::Open, ..Decision::deny(Reason::NoRule) };
         }
         Decision::deny(Reason::NoRule)
     }
@@ -362,7 +403,7 @@ impl MethodPolicies {
         if sets().all(cedar_policy::PolicySet::is_empty) || self.shape.claim_fault(question).is_some() {
             return None;
         }
-        let request = self.request(&self.shape, &CallFacts { question, params: None }, principal)?;
+        let request = self.request(&self.shape, &CallFacts { question, params: None, approved: &[] }, principal)?;
         let Matched { failed, denying, allowing } = self.matched(sets(), &request, self.entities(principal)?.as_ref());
         if !failed.is_empty() || !denying.is_empty() {
             return None;
@@ -414,7 +455,7 @@ fn found(position: Option<usize>, verdict: Verdict, reason: Reason, checked: &Ch
     if rule.is_none() && verdict.is_allow() {
         return Decision::deny(Reason::EvaluationError);
     }
-    Decision { verdict, rule: rule.map(|rule| rule.id.clone()), reason, shadow: Vec::new() }
+    Decision { verdict, rule: rule.map(|rule| rule.id.clone()), reason, approvals: Vec::new(), shadow: Vec::new() }
 }
 
 /// Every expression of a rule that is evaluated.

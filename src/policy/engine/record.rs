@@ -98,6 +98,9 @@ pub struct DecisionRecord {
     /// The name of the rule that decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// The approvals that the call needs, given or not; none if it is denied even with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<String>,
     /// What rules in shadow mode would have done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow: Vec<ShadowRecord>,
@@ -167,6 +170,7 @@ impl DecisionRecord {
             verdict: decision.verdict,
             reason: decision.reason.label().to_owned(),
             rule: decision.rule.as_ref().map(|rule| rule.name().to_owned()),
+            approvals: decision.approvals.clone(),
             shadow: decision
                 .shadow
                 .iter()

@@ -10,15 +10,17 @@ use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::entity_cache::EntityCache;
 use super::method::{CallFacts, MethodPolicies};
 use super::principal::{Principal, principals};
+use crate::auth::Caller;
 use crate::files::FileTrust;
 use crate::name::MethodName;
 use crate::policy::cedar::BuildError;
 use crate::policy::language::{CheckedPolicy, Folder, resolve};
 use crate::policy::model::{
-    ByPrincipal, Declarations, Finding, Location, Methods, Pattern, PolicyErrors, Report, Revision, Rule, Severity,
-    pattern,
+    Approval, ByPrincipal, Declarations, Finding, Location, Methods, NotApprover, Pattern, PolicyErrors, PrincipalKind,
+    Report, Requester, Revision, Rule, Severity, pattern,
 };
 use crate::policy::stack;
+use crate::wire::ProofAlgorithm;
 
 /// A policy with its warnings, or everything that is wrong.
 type Loaded = Result<(PolicySet, Vec<Finding>), PolicyErrors>;
@@ -135,6 +137,7 @@ impl PolicySet {
             declarations: Declarations::default(),
             attributes: ByPrincipal::default(),
             granted: ByPrincipal::default(),
+            approvals: BTreeMap::new(),
             rules: Vec::new(),
         };
         Self { checked, by_method: HashMap::new(), unregistered: BTreeMap::new(), bounds: Vec::new() }
@@ -155,13 +158,58 @@ impl PolicySet {
     /// Answers a question.
     #[must_use]
     pub fn decide(&self, question: &Question<'_>) -> Decision {
+        self.decide_approved(question, &[])
+    }
+
+    /// Like [`PolicySet::decide`] for a call for which these approvals were given: they lift the deny rules that name them, and everything
+    /// else is decided anew. Whether they were given is for the caller of this to prove.
+    #[must_use]
+    pub fn decide_approved(&self, question: &Question<'_>, approved: &[&str]) -> Decision {
         if self.revision().why().is_some() {
             return Decision::deny(Reason::DenyAll);
         }
         match self.by_method.get(question.method) {
-            Some(policies) => self.decide_in(policies, &policies.facts(question)),
+            Some(policies) => self.decide_in(policies, &CallFacts { approved, ..policies.facts(question) }),
             None => self.decide_unknown(question),
         }
+    }
+
+    /// The approval of this name.
+    #[must_use]
+    pub fn approval(&self, name: &str) -> Option<&Approval> {
+        self.checked.approvals.get(name)
+    }
+
+    /// Whether some call may have to wait for one.
+    #[must_use]
+    pub fn has_approvals(&self) -> bool {
+        !self.checked.approvals.is_empty()
+    }
+
+    /// All approvals, by name.
+    pub fn approvals(&self) -> impl Iterator<Item = &Approval> {
+        self.checked.approvals.values()
+    }
+
+    /// Whether `approver`, the caller of a request that decides about a call, is one who may, by this approval. Their roles are those
+    /// with which the policy would decide a call of theirs.
+    ///
+    /// # Errors
+    /// Why not: the request is not theirs to make.
+    pub fn may_decide(&self, approval: &str, approver: &Caller, of: &Requester<'_>) -> Result<(), NotApprover> {
+        let approval = self.approval(approval).ok_or(NotApprover::Unknown)?;
+        if approver.algorithm != ProofAlgorithm::EdDsa {
+            return Err(NotApprover::SharedKey);
+        }
+        if approver.delegated {
+            return Err(NotApprover::Delegated);
+        }
+        if let Some(involved) = approval.excludes(approver.agent.as_str(), of) {
+            return Err(NotApprover::Own(involved));
+        }
+        let principal = Principal::of(approver, PrincipalKind::Agent, &self.checked);
+        let decides = |role: &str| approval.roles.iter().any(|one| one == role);
+        principal.roles.iter().any(|role| decides(role)).then_some(()).ok_or(NotApprover::Role)
     }
 
     /// Every principal of the call must be allowed.
@@ -242,8 +290,8 @@ impl PolicySet {
 }
 
 /// A delegated call is allowed if both the agent and its subject are. The first refusal is the answer, except that one
-/// for the parameters counts only if both could call the method with others; of two allowing rules, the agent's is
-/// named.
+/// for the parameters counts only if both could call the method with others, and one for want of an approval only if both
+/// were allowed with it; of two allowing rules, the agent's is named.
 fn combine_delegated(agent: Decision, subject: Decision) -> Decision {
     let verdict = if agent.is_allow() { subject.verdict } else { Verdict::Deny };
     // A shadow rule matters if it would change the outcome of the call as a whole.
@@ -257,7 +305,14 @@ fn combine_delegated(agent: Decision, subject: Decision) -> Decision {
             shadow.push(Shadow { rule: hit.rule.clone(), would });
         }
     }
-    let agent_stands_back = agent.is_allow() || agent.reason.is_about_params();
-    let decisive = if agent_stands_back && !subject.is_allow() { subject } else { agent };
-    Decision { shadow, ..decisive }
+    let waits = |own: &Decision| own.reason == Reason::ApprovalRequired;
+    let both_wait = waits(&agent) && waits(&subject);
+    let agent_stands_back = agent.is_allow() || agent.reason.is_about_params() || waits(&agent);
+    let mut approvals = agent.approvals.clone();
+    approvals.extend(subject.approvals.iter().filter(|name| !agent.approvals.contains(name)).cloned());
+    let decisive = if agent_stands_back && !subject.is_allow() && !both_wait { subject } else { agent };
+    if !decisive.is_allow() && !waits(&decisive) {
+        approvals.clear();
+    }
+    Decision { approvals, shadow, ..decisive }
 }

@@ -13,7 +13,7 @@ use crate::policy::model::{
 };
 
 /// The annotations with a meaning here.
-const ANNOTATIONS: [&str; 4] = ["id", "description", "mode", "delegated"];
+const ANNOTATIONS: [&str; 5] = ["id", "description", "mode", "delegated", "unless_approved"];
 
 /// Reads one file. Reports what is wrong in it, and still returns what is right.
 pub(crate) fn read(file: &str, text: &str, report: &Report) -> Vec<Rule> {
@@ -223,8 +223,19 @@ fn rule(policy: &cedar_policy::Policy, at: &Location, report: &Report) -> Option
     }
     let written = Some(policy.new_id(PolicyId::new(&name)));
     let description = annotation("description").map(ToOwned::to_owned);
-    let id = RuleId::new(&name, at);
-    Some(Rule { id, description, effect, mode, callers: vec![who], methods, delegation, conditions: parts, written })
+    let unless_approved = annotation("unless_approved").map(|name| Located { value: name.to_owned(), at: at.clone() });
+    Some(Rule {
+        id: RuleId::new(&name, at),
+        description,
+        effect,
+        mode,
+        callers: vec![who],
+        methods,
+        delegation,
+        conditions: parts,
+        unless_approved,
+        written,
+    })
 }
 
 /// An annotation that is nearly one of ours, or a value of one, would silently enforce what was meant as a trial.

@@ -1,9 +1,9 @@
 //! What a folder says, once it is checked.
 //! Never holds only a part of a folder.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::policy::model::{Attributes, ByPrincipal, Declarations, Methods, Revision, Rule};
+use crate::policy::model::{Approval, Attributes, ByPrincipal, Declarations, Methods, Revision, Rule};
 
 /// The roles that files grant, by principal.
 pub(crate) type Granted = ByPrincipal<BTreeSet<String>>;
@@ -16,6 +16,8 @@ pub(crate) struct CheckedPolicy {
     pub(crate) declarations: Declarations,
     pub(crate) attributes: Attributes,
     pub(crate) granted: Granted,
+    /// By name.
+    pub(crate) approvals: BTreeMap<String, Approval>,
     /// Ordered by file and line; everything else refers to them by position.
     pub(crate) rules: Vec<Rule>,
 }

@@ -289,6 +289,12 @@ impl Reach<'_> {
             });
             paths.collect()
         };
+        let looks = |reach: &Reach<'_>| {
+            let mut looks = looks(reach);
+            // All parameters have to be as declared where calls wait for an approval.
+            looks.extend(reach.rule.unless_approved.is_some().then(|| vec!["params".to_owned()]));
+            looks
+        };
         let own = looks(self);
         let others = |method: &MethodName| -> BTreeSet<Vec<String>> {
             let others = by_method.get(method).into_iter().flatten().filter(|other| other.position != self.position);
@@ -302,6 +308,8 @@ impl Reach<'_> {
         let (wide, rule) = (self.rule, other.rule);
         let effects = wide.effect == rule.effect || (wide.effect == Effect::Deny && self.conditions.is_empty());
         effects
+            // What an approval lifts leaves more than what denies for good.
+            && (wide.unless_approved.is_none() || wide.is_lifted_like(rule))
             // A shadow rule is informative as long as no enforced one does the same.
             && wide.mode == Mode::Enforce
             && rule.callers.iter().all(|whom| wide.callers.iter().any(|wider| wider.covers(whom)))

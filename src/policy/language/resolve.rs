@@ -7,7 +7,7 @@ use super::checked::{CheckedPolicy, Granted};
 use super::folder::Folder;
 use super::table::Source;
 use super::toml_file::{PrincipalTable, RoleTable, Statements};
-use super::{cedar_file, lint, literals, rule_table, toml_file};
+use super::{approval_table, cedar_file, lint, literals, rule_table, toml_file};
 use crate::policy::cedar::References;
 use crate::policy::model::{
     Attributes, ByPrincipal, CallerMatch, Declarations, Located, Location, Methods, Param, ParamType, Pattern, Report,
@@ -64,6 +64,7 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> Chec
     let granted = grant_roles(&all, &declarations, report);
     let attributes = principal_attributes(&all.principals, &declarations, report);
 
+    let approvals = approval_table::read(std::mem::take(&mut all.approvals), &declarations, report);
     let mut rules = std::mem::take(&mut all.lists);
     for (name, table) in std::mem::take(&mut all.rules) {
         rules.extend(rule_table::read(&name, table, &methods, &declarations));
@@ -72,9 +73,11 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> Chec
         rules.extend(cedar_file::read(name, text, report));
     }
     rules.sort_by(|left, right| left.id.at.cmp(&right.id.at));
-    let checked = CheckedPolicy { revision: folder.revision(), methods, declarations, attributes, granted, rules };
+    let revision = folder.revision();
+    let checked = CheckedPolicy { revision, methods, declarations, attributes, granted, approvals, rules };
     check_patterns(&checked, report);
     check_names(&checked, report);
+    approval_table::check(&checked, report);
     lint::check(&checked, report);
     checked
 }

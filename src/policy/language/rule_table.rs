@@ -39,6 +39,7 @@ pub(crate) fn read(
             (Effect::Deny, Vec::new())
         }
     };
+    let unless_approved = table.string("unless_approved");
     let choices = [("never", Delegation::Never), ("also", Delegation::Also), ("only", Delegation::Only)];
     let default = if effect == Effect::Deny { Delegation::Also } else { Delegation::Never };
     let delegation = table.choice("delegated", &choices).unwrap_or(default);
@@ -62,6 +63,7 @@ pub(crate) fn read(
         methods: patterns,
         delegation,
         conditions: parts,
+        unless_approved,
         written: None,
     })
 }

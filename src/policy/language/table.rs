@@ -205,7 +205,7 @@ impl<'a> Table<'a> {
         known.dedup();
         let unknown = |name: &str| !self.asked.contains(&name) && !self.refused.contains(&name);
         for (name, _) in self.entries.iter().filter(|(name, _)| unknown(name.get_ref())) {
-            let condition = matches!(&**name.get_ref(), "when" | "unless").then(|| {
+            let condition = matches!(&**name.get_ref(), "when" | "unless" | "unless_approved").then(|| {
                 "conditions belong into a rule with a name: `[rule.NAME]` with `roles` or `agents`, `allow` and `when`".to_owned()
             });
             let help = condition

@@ -24,6 +24,8 @@ pub(crate) struct Statements<'a> {
     pub(crate) attributes: Vec<(Located<String>, ParamType)>,
     /// The rules that the lists of roles, agents and subjects amount to.
     pub(crate) lists: Vec<Rule>,
+    /// `[approval.NAME]`, unread: their roles may be in other files.
+    pub(crate) approvals: Vec<(Located<String>, Table<'a>)>,
     /// `[rule.NAME]`, unread: what they mean depends on the methods.
     pub(crate) rules: Vec<(Located<String>, Table<'a>)>,
 }
@@ -66,6 +68,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, document: &'a Spanned<DeTable<'a>
     root.tables("method").into_iter().for_each(|(name, table)| method(name, table, statements));
     statements.claims.extend(types("claims", &mut root));
     statements.attributes.extend(types("attributes", &mut root));
+    statements.approvals.extend(root.tables("approval"));
     statements.rules.extend(root.tables("rule"));
     root.finish();
 }
@@ -230,6 +233,7 @@ fn lists(
             mode: Mode::Enforce,
             callers: vec![whom.clone()],
             methods,
+            unless_approved: None,
             written: None,
         });
     }

@@ -101,8 +101,18 @@ pub(crate) struct Rule {
     pub(crate) delegation: Delegation,
     /// The conditions besides who calls what and for whom; all of them, evaluated in this order.
     pub(crate) conditions: Vec<Condition>,
+    /// The approval that lifts it, if it denies.
+    pub(crate) unless_approved: Option<Located<String>>,
     /// The policy as written in a Cedar file, so that Cedar's own complaints refer to that text.
     pub(crate) written: Option<cedar_policy::Policy>,
+}
+
+impl Rule {
+    /// Whether every approval that lifts this rule lifts the other.
+    pub(crate) fn is_lifted_like(&self, other: &Self) -> bool {
+        let name = |rule: &Self| rule.unless_approved.as_ref().map(|name| name.value.clone());
+        self.effect == other.effect && name(self) == name(other)
+    }
 }
 
 /// One of the callers that a rule is about.

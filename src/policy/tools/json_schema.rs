@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::policy::engine::Reason;
 use crate::policy::language::ALGORITHMS;
-use crate::policy::model::ParamType;
+use crate::policy::model::{Involved, ParamType};
 
 /// The schema of a TOML policy file, for editors that complete and check as you type.
 #[must_use]
@@ -50,6 +50,19 @@ pub fn json_schema() -> Value {
             ])),
             "claims": types("Claims of tokens that rules may ask, and their types."),
             "attributes": types("Attributes of agents that rules may ask, and their types."),
+            "approval": tables("People who let a call run that a deny rule denies.", with(object([
+                ("description", text("What it is for.")),
+                ("from", with(strings("The roles whose holders decide."), json!({ "minItems": 1 }))),
+                ("count", json!({ "type": "integer", "minimum": 1, "maximum": 10, "description": "How many of them have to approve." })),
+                ("within", reference("duration", "How long a call waits for them, at most 24h.")),
+                ("valid", reference("duration", "How long after the last approval the call can start, at most 1h.")),
+                ("reason", json!({ "type": "boolean", "description": "Whether they have to say why." })),
+                ("exclude", json!({
+                    "type": "array", "contains": { "enum": ["agent"] },
+                    "items": { "type": "string", "enum": Involved::NAMED.map(|(name, _)| name) },
+                    "description": "Who must not decide: the calling agent, its subject, those who passed its rights on. All, if absent.",
+                })),
+            ]), json!({ "required": ["from"] }))),
             "rule": tables("A named rule with conditions.", rule(object([
                 ("description", text("What the rule is for.")),
                 ("roles", strings("Callers with any of these roles.")),
@@ -58,6 +71,7 @@ pub fn json_schema() -> Value {
                 ("everyone", json!({ "type": "boolean", "description": "All callers." })),
                 ("allow", patterns("Methods that the rule allows.")),
                 ("deny", patterns("Methods that the rule denies, whatever other rules say.")),
+                ("unless_approved", text("The approval with which a call may run that the rule denies.")),
                 ("delegated", choice(&["never", "also", "only"], "Which calls the rule is for: in the agent's own name, on behalf of others, or both.")),
                 ("mode", choice(&["enforce", "shadow"], "A rule in shadow mode is evaluated and reported, and never decides.")),
                 ("when", reference("conditions", "All of this must hold.")),
