@@ -26,6 +26,7 @@ use self::judge::{Admitted, Denied, Judge};
 use self::report::{Counts, State};
 use self::request::{NoQuestion, Question};
 use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::at;
 use crate::gate::{PAYLOAD, SUBSCRIPTIONS, signed, with};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
@@ -42,22 +43,26 @@ use crate::{login, project, when};
 #[command(after_help = "\
 Examples:
   sealwire authd --login authd.nats.json --issuer issuer.nk --xkey authd.xk \\
-      --config demo/sealwire.toml --config bank/sealwire.toml")]
+      --config demo/sealwire.toml --config bank/sealwire.toml
+  sealwire authd --login authd/authd.nats.json --issuer authd/issuer.nk \\
+      --xkey authd/authd.xk --config authd --account A…")]
 pub(crate) struct Authd {
     /// The broker, and the user that answers: a JSON file with the members of `nats` in credentials
     #[arg(long, value_name = "FILE")]
     login: PathBuf,
-    /// The seed of the account key that signs the answers (SA…): the brokers' `issuer`
+    /// The seed of the account key that signs the answers (SA…): the brokers' `issuer`. In operator mode, a signing key without a scope of
+    /// the account that agents get into
     #[arg(long, value_name = "FILE")]
     issuer: PathBuf,
     /// The seed of the curve key to which the brokers encrypt (SX…): their `xkey`
     #[arg(long, value_name = "FILE")]
     xkey: PathBuf,
-    /// The configuration of a service, for its tokens, denylist and policies; repeat for each service at the brokers
+    /// The configuration of a service, for its tokens, denylist and policies, or a folder with such files (*.toml); repeat for each service
+    /// at the brokers
     #[arg(long, value_name = "FILE", default_value = "sealwire.toml")]
     config: Vec<PathBuf>,
-    /// The account that agents get into
-    #[arg(long, value_name = "NAME", default_value = crate::gate::ACCOUNT)]
+    /// The account that agents get into: its name, or in operator mode its public key (A…)
+    #[arg(long, value_name = "ACCOUNT", default_value = crate::gate::ACCOUNT)]
     account: String,
     /// Let agents send batches: also the plain subject of each agent at a service that it may call. The broker does not see the
     /// methods in what goes there
@@ -87,13 +92,21 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long ending may take.
 const ENDING: Duration = Duration::from_secs(5);
 
+/// The account that agents get into.
+enum TargetAccount {
+    /// In the configuration of the brokers.
+    Named(String),
+    /// Of brokers in operator mode, by its public key. Whoever asks has then shown a JWT: that of the sentinel, which proves nothing.
+    OfOperator(String),
+}
+
 /// Signs and encrypts the answers.
 struct Responder {
     judge: Arc<Judge>,
     counts: Arc<Counts>,
     issuer: KeyPair,
     xkey: XKey,
-    account: String,
+    account: TargetAccount,
     denials: KeyedLogLimiter<String>,
     strangers: KeyedLogLimiter<NoQuestion>,
 }
@@ -113,7 +126,9 @@ impl Authd {
             return Err(Failure::input(format!("`{}` holds no seed of an account (SA…)", self.issuer.display())));
         }
         let xkey = seed(&self.xkey, "a curve key (SX…)", |seed| XKey::from_seed(seed).ok())?;
-        let configs = self.config.iter().map(|path| Ok(project::load(path)?.0)).collect::<Result<Vec<_>, Failure>>()?;
+        let account = TargetAccount::new(self.account, &issuer.public_key())?;
+        let files = files(&self.config)?;
+        let configs = files.iter().map(|path| Ok(project::load(path)?.0)).collect::<Result<Vec<_>, Failure>>()?;
         let mut served = TelemetryConfig::default();
         (served.listen, served.allow_remote) = (self.listen, self.allow_remote);
         served.check().map_err(|_| {
@@ -130,7 +145,7 @@ impl Authd {
                 counts: Arc::clone(&counts),
                 issuer,
                 xkey,
-                account: self.account,
+                account,
                 denials: KeyedLogLimiter::default(),
                 strangers: KeyedLogLimiter::default(),
             });
@@ -175,6 +190,45 @@ impl Authd {
     }
 }
 
+impl TargetAccount {
+    fn new(account: String, issuer: &str) -> Result<Self, Failure> {
+        if KeyPair::from_public_key(&account).is_err() {
+            return Ok(Self::Named(account));
+        }
+        if !account.starts_with('A') {
+            return Err(Failure::input("not the public nkey of an account (it begins with A): --account"));
+        }
+        if account == issuer {
+            let failure = Failure::input("--issuer is the account's own key");
+            return Err(
+                failure.help("give a signing key of the account, without a scope: keep the account's own key offline")
+            );
+        }
+        Ok(Self::OfOperator(account))
+    }
+}
+
+/// The configurations of services: these files, and those in these folders.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut all = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            all.push(path.clone());
+            continue;
+        }
+        let entries = std::fs::read_dir(path).map_err(|error| at(path, &error))?;
+        let entries = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut found: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect();
+        if found.is_empty() {
+            return Err(Failure::input(format!("`{}` holds no configuration (*.toml)", path.display())));
+        }
+        found.sort();
+        all.append(&mut found);
+    }
+    Ok(all)
+}
+
 fn seed<T>(path: &Path, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, Failure> {
     let text = read_secret(path).or_fail(Exit::Input)?;
     read(text.trim()).ok_or_else(|| Failure::input(format!("`{}` holds no seed of {what}", path.display())))
@@ -212,7 +266,8 @@ async fn refresh(responder: Arc<Responder>) {
 impl Responder {
     /// The answer to a message, and where it goes; `None` if nobody that we would answer asked.
     fn answer(&self, message: &Message, now_s: u64) -> Option<(String, Vec<u8>)> {
-        let question = match Question::open(message, &self.xkey, now_s) {
+        let with_jwt = matches!(self.account, TargetAccount::OfOperator(_));
+        let question = match Question::open(message, &self.xkey, with_jwt, now_s) {
             Ok(question) => question,
             Err(error) => {
                 self.counts.count("ignored", error.label());
@@ -250,9 +305,13 @@ impl Responder {
             "allowed_connection_types": ["STANDARD"], "tags": admitted.tags,
         });
         let nats = with(user, admitted.permissions.claims());
-        let claims = json!({
-            "sub": question.user_nkey, "aud": self.account, "name": admitted.user, "exp": admitted.until, "nats": nats,
-        });
+        let claims = json!({ "sub": question.user_nkey, "name": admitted.user, "exp": admitted.until });
+        let claims = match &self.account {
+            TargetAccount::Named(name) => with(claims, json!({ "aud": name, "nats": nats })),
+            TargetAccount::OfOperator(key) => {
+                with(claims, json!({ "nats": with(nats, json!({ "issuer_account": key })) }))
+            }
+        };
         signed(&self.issuer, claims, now_s)
     }
 }

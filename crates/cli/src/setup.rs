@@ -2,7 +2,9 @@
 //! Never writes outside the folder that it is given.
 
 mod agent;
+mod authd;
 mod authority;
+mod callout;
 mod certificates;
 mod cluster;
 mod hosted;

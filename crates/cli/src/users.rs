@@ -13,7 +13,7 @@ use sealwire::Name;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-pub(crate) use self::accounts::{Account, SYSTEM};
+pub(crate) use self::accounts::{AUTH, Account, SYSTEM};
 pub(crate) use self::claims::AccountKeys;
 pub(crate) use self::server::Callout;
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -40,7 +40,7 @@ struct User {
 
 /// What a user is for. Its name says whom it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     /// An agent.
     Agent,
@@ -52,10 +52,18 @@ pub(crate) enum Kind {
     Tools,
     /// An operator who revokes.
     Revoker,
+    /// An operator who closes connections.
+    Closer,
     /// A service, when it follows what is revoked.
     Follower,
+    /// A gateway, when it follows what is revoked. It has the name of its agent.
+    GatewayFollower,
+    /// A `sealwire authd`, when it follows what is revoked.
+    AuthdFollower,
     /// A `sealwire authd`.
     Responder,
+    /// In operator mode, whoever shows nothing but an access token, until `sealwire authd` has said who that is.
+    Sentinel,
     /// Who gives brokers in operator mode new versions of accounts.
     Pusher,
 }
@@ -69,8 +77,12 @@ impl Kind {
             Self::Guard => Permissions::guard(environment, name),
             Self::Tools => Permissions::tools(name),
             Self::Revoker => Permissions::revoker(environment, name),
+            Self::Closer => Permissions::closer(name),
             Self::Follower => Permissions::follower(environment, name),
+            Self::GatewayFollower => Permissions::gateway_follower(environment, name),
+            Self::AuthdFollower => Permissions::authd_follower(environment),
             Self::Responder => Permissions::responder(),
+            Self::Sentinel => Permissions::nothing(),
             Self::Pusher => Permissions::pusher(name),
         }
     }
@@ -82,8 +94,12 @@ impl Kind {
             Self::Guard => "guard",
             Self::Tools => "tools",
             Self::Revoker => "revoker",
+            Self::Closer => "closer",
             Self::Follower => "follower",
+            Self::GatewayFollower => "gateway-follower",
+            Self::AuthdFollower => "authd-follower",
             Self::Responder => "responder",
+            Self::Sentinel => "sentinel",
             Self::Pusher => "pusher",
         }
     }
@@ -134,6 +150,16 @@ impl Users {
         let before = self.users.len();
         self.users.retain(|user| user.kind != kind || user.name != *name);
         self.users.len() < before
+    }
+
+    /// Whether there is such a user.
+    pub(crate) fn has(&self, kind: Kind) -> bool {
+        self.users.iter().any(|user| user.kind == kind)
+    }
+
+    /// Leaves out all agents.
+    pub(crate) fn forget_agents(&mut self) {
+        self.users.retain(|user| user.kind != Kind::Agent);
     }
 
     /// Revokes JWTs that were made for a user until now.

@@ -77,13 +77,35 @@ impl Permissions {
 
     /// A service that follows what operators revoke, in an account that imports what it reads; and `authd`, which does so for it.
     pub fn follower(environment: &str, service: &str) -> Self {
+        Self::following(environment, &["service", "authd"], service)
+    }
+
+    /// A gateway that follows it, by the name of its agent.
+    pub fn gateway_follower(environment: &str, gateway: &str) -> Self {
+        Self::following(environment, &["gateway"], gateway)
+    }
+
+    /// An `authd` that follows it with a login of its own, for whichever services it judges.
+    pub fn authd_follower(environment: &str) -> Self {
+        Self::following(environment, &["authd"], "*")
+    }
+
+    fn following(environment: &str, roles: &[&str], name: &str) -> Self {
         let read = format!("$JS.API.STREAM.MSG.GET.KV_SEALWIRE_{environment}");
         let heard = ["list", "ask"].map(|what| format!("revocation.v1.{environment}.{what}"));
-        let reports = ["service", "authd"].map(|role| format!("revocation.v1.{environment}.report.{role}.{service}.*"));
-        Self::new(
-            std::iter::once(read).chain(reports),
-            heard.into_iter().chain([format!("_SVC.{service}.revocation.>")]),
-        )
+        let reports = roles.iter().map(|role| format!("revocation.v1.{environment}.report.{role}.{name}.*"));
+        Self::new(std::iter::once(read).chain(reports), heard.into_iter().chain([format!("_SVC.{name}.revocation.>")]))
+    }
+
+    /// An operator who closes connections, in the system's account.
+    pub fn closer(operator: &str) -> Self {
+        let asked = ["PING.CONNZ", "*.CONNZ", "*.KICK"].map(|what| format!("$SYS.REQ.SERVER.{what}"));
+        Self::new(asked, [format!("_SVC.{operator}.revocation.>")])
+    }
+
+    /// Nothing.
+    pub fn nothing() -> Self {
+        Self::new([], [])
     }
 
     /// Who gives brokers in operator mode new versions of accounts, which count only if the operator has signed them.
@@ -109,6 +131,11 @@ impl Permissions {
     fn publishing(&self) -> (&[String], Vec<String>) {
         let all = self.publish.is_empty().then(|| ">".to_owned());
         (&self.publish, all.into_iter().chain(self.deny.iter().cloned()).collect())
+    }
+
+    /// The same of what may be subscribed to.
+    fn subscribing(&self) -> (&[String], Vec<String>) {
+        (&self.subscribe, self.subscribe.is_empty().then(|| ">".to_owned()).into_iter().collect())
     }
 
     /// Whether these let the user publish on a subject, which has no wildcards.
@@ -139,12 +166,12 @@ impl Permissions {
 
     /// As in the JWT of a user, or in the template of a scoped signing key.
     pub fn claims(&self) -> Value {
-        let (allow, deny) = self.publishing();
-        let lists =
-            [("allow", allow), ("deny", deny.as_slice())].into_iter().filter(|(_, subjects)| !subjects.is_empty());
-        let publish: Map<String, Value> =
-            lists.map(|(member, subjects)| (member.to_owned(), subjects.into())).collect();
-        json!({ "pub": publish, "sub": { "allow": self.subscribe } })
+        let lists = |(allow, deny): (&[String], Vec<String>)| -> Map<String, Value> {
+            let both = [("allow", allow), ("deny", deny.as_slice())];
+            let given = both.into_iter().filter(|(_, subjects)| !subjects.is_empty());
+            given.map(|(member, subjects)| (member.to_owned(), subjects.into())).collect()
+        };
+        json!({ "pub": lists(self.publishing()), "sub": lists(self.subscribing()) })
     }
 }
 
@@ -169,13 +196,12 @@ pub fn meet(one: &str, other: &str) -> bool {
 impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |subjects: &[String]| subjects.iter().map(|s| format!("\"{s}\"")).collect::<Vec<_>>().join(", ");
-        let (allow, deny) = self.publishing();
-        match (allow, deny.as_slice()) {
-            (allow, []) => write!(f, "{{ publish: [{}]", list(allow)),
-            ([], deny) => write!(f, "{{ publish: {{ deny: [{}] }}", list(deny)),
-            (allow, deny) => write!(f, "{{ publish: {{ allow: [{}], deny: [{}] }}", list(allow), list(deny)),
-        }?;
-        write!(f, ", subscribe: [{}] }}", list(&self.subscribe))
+        let lists = |(allow, deny): (&[String], Vec<String>)| match (allow, deny.as_slice()) {
+            (allow, []) => format!("[{}]", list(allow)),
+            ([], deny) => format!("{{ deny: [{}] }}", list(deny)),
+            (allow, deny) => format!("{{ allow: [{}], deny: [{}] }}", list(allow), list(deny)),
+        };
+        write!(f, "{{ publish: {}, subscribe: {} }}", lists(self.publishing()), lists(self.subscribing()))
     }
 }
 
@@ -196,6 +222,9 @@ mod tests {
         let except = Permissions { deny: vec!["a.c".to_owned()], ..Permissions::new(["a.*".to_owned()], []) };
         assert!(except.may_publish("a.b") && !except.may_publish("a.c") && !except.may_subscribe("a.b"));
         // To a broker, an empty list would mean everything.
-        assert!(!Permissions::new([], []).may_publish("a"));
+        let nothing = Permissions::nothing();
+        assert!(!nothing.may_publish("a") && !nothing.may_subscribe("a"));
+        assert_eq!(nothing.to_string(), r#"{ publish: { deny: [">"] }, subscribe: { deny: [">"] } }"#);
+        assert_eq!(nothing.claims(), json!({ "pub": { "deny": [">"] }, "sub": { "deny": [">"] } }));
     }
 }

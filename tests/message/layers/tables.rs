@@ -505,7 +505,7 @@ pub(super) const PACKAGES: &[Package] = &[
             ("serve", "exit files output policies project runtime traces"),
             ("demo", "exit output runtime server"),
             ("mcp", "call exit runtime traces when"),
-            ("authd", "exit gate login output policies project runtime when"),
+            ("authd", "exit files gate login output policies project runtime when"),
             ("ping", "call exit files output project runtime when"),
             ("tools", "exit output project runtime serve"),
             ("pipe", "call exit mcp runtime traces when"),

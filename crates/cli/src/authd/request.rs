@@ -106,8 +106,8 @@ struct ConnectOptions {
 }
 
 impl Question {
-    /// Opens a message with our curve key.
-    pub(super) fn open(message: &Message, xkey: &XKey, now_s: u64) -> Result<Self, NoQuestion> {
+    /// Opens a message with our curve key. `with_jwt` says whether clients show a JWT beside their token, as in operator mode.
+    pub(super) fn open(message: &Message, xkey: &XKey, with_jwt: bool, now_s: u64) -> Result<Self, NoQuestion> {
         let reply = message.reply.as_deref().filter(|reply| reply.starts_with(INBOX)).ok_or(NoQuestion::Reply)?;
         let sender = header(&message.headers, "Nats-Server-Xkey").ok_or(NoQuestion::Encryption)?;
         let server_xkey = XKey::from_public_key(sender).map_err(|_| NoQuestion::Encryption)?;
@@ -136,7 +136,7 @@ impl Question {
             user_nkey: nats.user_nkey,
             host: nats.client_info.host,
             is_client: nats.client_info.kind == "Client" && nats.client_info.protocol == "nats",
-            token: (!shown.is_empty() && jwt.is_empty() && nkey.is_empty()).then_some(shown),
+            token: (!shown.is_empty() && jwt.is_empty() != with_jwt && nkey.is_empty()).then_some(shown),
         })
     }
 }
@@ -215,7 +215,7 @@ mod tests {
         }
 
         fn open(&self, message: &Message) -> Result<Question, NoQuestion> {
-            Question::open(message, &self.ours, NOW)
+            Question::open(message, &self.ours, false, NOW)
         }
     }
 
@@ -236,6 +236,14 @@ mod tests {
             claims["nats"]["connect_opts"][member] = value.into();
             assert!(setup.open(&setup.message(claims)).ok().unwrap().token.is_none(), "{member}");
         }
+        // In operator mode, whoever is asked about has shown the JWT of the sentinel, or been given it.
+        let open = |claims: Value| Question::open(&setup.message(claims), &setup.ours, true, NOW).ok().unwrap();
+        assert!(open(setup.claims()).token.is_none());
+        let mut claims = setup.claims();
+        claims["nats"]["connect_opts"]["jwt"] = "x".into();
+        assert_eq!(open(claims.clone()).token.as_ref().map(|token| token.as_str()), Some("a.b.c"));
+        claims["nats"]["connect_opts"]["nkey"] = "UX".into();
+        assert!(open(claims).token.is_none());
         for (member, value) in [("kind", "Leafnode"), ("type", "websocket"), ("type", "mqtt")] {
             let mut claims = setup.claims();
             claims["nats"]["client_info"][member] = value.into();

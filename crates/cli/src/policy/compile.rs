@@ -108,8 +108,11 @@ impl Compile {
                 callout.as_ref().map_or(Ok(()), Callout::check)?;
                 let mut users = users.ok_or_else(|| {
                     Failure::new(Exit::Usage, "a server's configuration needs the users' public keys: give --users")
-                        .help("`sealwire setup cluster` writes operator/users.json; a file of your own has {\"users\": [{\"kind\": \"agent\", \"name\": …, \"nkey\": \"U…\"}]}, with the kinds agent, service, guard, tools, revoker, follower and responder")
+                        .help("`sealwire setup cluster` writes operator/users.json; a file of your own has {\"users\": [{\"kind\": \"agent\", \"name\": …, \"nkey\": \"U…\"}]}, with the kinds agent, service, guard, tools, revoker, closer, follower, gateway-follower, authd-follower and responder")
                 })?;
+                if callout.is_some() {
+                    users.forget_agents();
+                }
                 for (index, nkey) in callout.iter().flat_map(|callout| &callout.responders).enumerate() {
                     let known = users.iter().any(|(kind, _, known)| kind == Kind::Responder && known == nkey);
                     if !known {

@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use zeroize::Zeroizing;
 
+use super::callout::callout;
+use super::mark::SIGNING;
 use super::nsc::Nsc;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{make_folder, read_if_there, restrict};
 use crate::gate::signed;
 use crate::users::claims::{self, creds};
-use crate::users::{Account, AccountKeys, Kind, SYSTEM, Users};
+use crate::users::{AUTH, Account, AccountKeys, Kind, SYSTEM, Users};
 use crate::when;
 use sealwire_lab::parties::ENVIRONMENT;
 
-/// The folder of the keys that sign accounts and users.
-pub(super) const SIGNING: &str = "signing";
 /// The folder of the keys that nothing but another set-up needs.
 pub(super) const PUT_AWAY: &str = "put-away";
 /// The public keys, in the operator's folder.
@@ -41,6 +41,9 @@ struct Public {
     /// Where `nsc` has keys and JWTs, if it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     nsc: Option<Nsc>,
+    /// The JWT of whoever shows brokers nothing but an access token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sentinel: Option<String>,
     accounts: BTreeMap<String, AccountKeys>,
 }
 
@@ -66,7 +69,8 @@ impl Authority {
             make_folder(&base.join(folder))?;
             restrict(&base.join(folder))?;
         }
-        let public = Public { operator: String::new(), signer: String::new(), nsc, accounts: BTreeMap::new() };
+        let public =
+            Public { operator: String::new(), signer: String::new(), nsc, sentinel: None, accounts: BTreeMap::new() };
         let mut authority = Self { base: base.to_owned(), public };
         if let Some(nsc) = &authority.public.nsc {
             let operator = nsc.operator()?;
@@ -147,13 +151,14 @@ impl Authority {
         let accounts = users.accounts(ENVIRONMENT);
         self.ensure(&accounts)?;
         let signer = self.operator_signer()?;
+        let callout = callout(&self.base, users)?;
         let mut all = Vec::new();
         for account in &accounts {
             let keys = self.keys(&account.name)?;
             // Nobody but agents is ever removed.
             let none = BTreeMap::new();
             let revoked = if account.kinds.contains(&Kind::Agent) { users.revoked() } else { &none };
-            let claims = account.claims(ENVIRONMENT, &self.public.accounts, revoked)?;
+            let claims = account.claims(ENVIRONMENT, &self.public.accounts, callout.as_ref(), revoked)?;
             let jwt = match &self.public.nsc {
                 Some(nsc) if account.name == SYSTEM => nsc.account_of(&keys.account)?,
                 Some(nsc) => nsc.write_account(&account.name, claims, &signer)?,
@@ -202,13 +207,33 @@ impl Authority {
         Ok(text)
     }
 
+    /// Makes the user that every connection without a JWT of its own is taken for, until `authd` has said who it is. Its key pair is
+    /// nobody's, and its JWT is no secret: it opens nothing.
+    pub(super) fn make_sentinel(&mut self, users: &Users) -> Result<(), Failure> {
+        self.ensure(&users.accounts(ENVIRONMENT))?;
+        if self.public.sentinel.is_some() {
+            return Ok(());
+        }
+        let signer = self.read_key(SIGNING, &file_of(AUTH, Kind::Sentinel))?;
+        let (nkey, account) = (KeyPair::new_user().public_key(), &self.keys(AUTH)?.account);
+        let jwt = signed(&signer, claims::user(Kind::Sentinel.as_str(), &nkey, account), when::now_s())?;
+        self.public.sentinel = Some(jwt);
+        self.save()
+    }
+
+    /// The public key of an account.
+    pub(super) fn account(&self, name: &str) -> Result<&str, Failure> {
+        Ok(&self.keys(name)?.account)
+    }
+
     /// The configuration of a broker: the operator, and a full resolver with all accounts.
     pub(super) fn config(&mut self, users: &Users) -> Result<String, Failure> {
         let accounts = self.accounts(users)?;
         let system = &self.keys(SYSTEM)?.account;
+        let sentinel = self.public.sentinel.iter().map(|jwt| format!("default_sentinel: {jwt}\n")).collect::<String>();
         let preload: String = accounts.iter().map(|(key, jwt)| format!("  {key}: {jwt}\n")).collect();
         Ok(format!(
-            "# Written by `sealwire setup`. It names public keys only.\noperator: {}\nsystem_account: {system}\n\
+            "# Written by `sealwire setup`. It names public keys only.\noperator: {}\nsystem_account: {system}\n{sentinel}\
              # Accounts as brokers have them last, from `sealwire setup push` or `nsc push`; nobody deletes one.\n\
              resolver {{ type: full, dir: \"{ACCOUNTS}\", allow_delete: false, interval: \"2m\" }}\n\
              resolver_preload {{\n{preload}}}\n",

@@ -23,6 +23,7 @@ use sealwire_lab::parties::SERVICES;
 Examples:
   sealwire setup cluster --out /sealwire
   sealwire setup cluster --out /sealwire --service demo --service ledger
+  sealwire setup cluster --out /sealwire --authd on --revocation on
   sealwire setup cluster --out /sealwire --mcp wiki=http://wiki-mcp:8000/mcp
 
 docker-compose.yml does this, with one volume mounted on each folder.")]
@@ -47,10 +48,14 @@ pub(super) struct Contents {
     /// that to configurations that say nothing about it, `off` changes nothing
     #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true, default_value_t = Toggle::Off)]
     metrics: Toggle,
-    /// Whether services follow what operators revoke (docs/revocation.md), and start only once there is a list: `on` adds that to
-    /// configurations that say nothing about it, `off` changes nothing
+    /// Whether services, the gateway and `authd` follow what operators revoke (docs/revocation.md), and start only once there is a list:
+    /// `on` adds that to configurations that say nothing about it, `off` changes nothing
     #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true, default_value_t = Toggle::Off)]
     revocation: Toggle,
+    /// Whether agents log in to the brokers with their access tokens, as `sealwire authd` decides (docs/broker.md): `on` adds what that
+    /// needs, `off` changes nothing. Agents of a setup that was made without it keep their broker users
+    #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true, default_value_t = Toggle::Off)]
+    authd: Toggle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -86,13 +91,17 @@ impl Cluster {
 }
 
 impl Contents {
+    pub(super) fn wants_authd(&self) -> bool {
+        self.authd == Toggle::On
+    }
+
     /// Writes the setup, or what is missing of it. Returns what was done, for programs and for people.
     pub(super) fn write(self, target: &mut Target) -> Result<(Value, String), Failure> {
         let found = target.mark()?;
         let made = found.is_none();
         let mut renewed = false;
         let mark = match found {
-            None => target.make()?,
+            None => target.make(self.wants_authd())?,
             Some(mark) if mark.ends_soon() => {
                 renewed = true;
                 target.renew_certificates(mark)?
@@ -107,7 +116,11 @@ impl Contents {
         let all = of_demo.chain(of_mcp).map(|(name, mcp)| NewService { name, mcp });
         let all = all.filter(|service| !mark.services.contains(&service.name));
         let lacking: Vec<NewService> = all.collect();
-        let mark = target.add_services(mark, &lacking)?;
+        let mut mark = target.add_services(mark, &lacking)?;
+        let new_authd = self.wants_authd() && !mark.authd;
+        if new_authd {
+            mark = target.add_authd(mark)?;
+        }
         target.write_token(&mark)?;
         let telling = match self.metrics {
             Toggle::On => target.add_metrics(&mark)?,
@@ -117,10 +130,11 @@ impl Contents {
             Toggle::On => target.add_revocation(&mark)?,
             Toggle::Off => Vec::new(),
         };
+        let authd = mark.authd.then(|| target.authd_command()).transpose()?;
         let added: Vec<Name> =
             if made { Vec::new() } else { lacking.into_iter().map(|service| service.name).collect() };
         let result = json!({ "folder": target.display().to_string(), "made": made, "renewed": renewed, "added": added, "metrics_added": telling,
-                             "revocation_added": following, "services": mark.services, "folders": Target::folders(&mark) });
+                             "revocation_added": following, "authd": authd, "services": mark.services, "folders": Target::folders(&mark) });
         let folder = target.display();
         let mut text =
             if made { format!("made a new setup in {folder}") } else { format!("the setup in {folder} stays") };
@@ -138,6 +152,12 @@ impl Contents {
         }
         for name in &added {
             text.push_str(&format!("; the service {name} is new: {}", target.step()));
+        }
+        if new_authd {
+            text.push_str(&format!("; agents can log in with their access tokens: {}", target.step_to_callout()));
+        }
+        if let Some(command) = authd.filter(|_| made || new_authd) {
+            text.push_str(&format!("\n\nRun this twice, and nobody gets in without it:\n  {}", command.join(" ")));
         }
         Ok((result, text))
     }

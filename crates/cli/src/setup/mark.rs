@@ -26,16 +26,28 @@ pub(super) struct Mark {
     /// Whether the brokers are in operator mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) operator: bool,
+    /// Whether `sealwire authd` lets agents in.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) authd: bool,
 }
 
+/// The folder of the keys that sign accounts and users, in operator mode.
+pub(super) const SIGNING: &str = "signing";
+/// The folder of `sealwire authd`, and the name of its users.
+pub(super) const AUTHD: &str = "authd";
 /// How long before they end certificates are renewed.
 const RENEW_BEFORE_S: u64 = 30 * 86_400;
 const NAME: &str = "set-up.json";
 
 impl Mark {
     /// The mark of a setup that is created now.
-    pub(super) fn new(operator: bool) -> Self {
-        Self { id: Nonce::random().to_text(), until: 0, services: Vec::new(), operator }.renewed()
+    pub(super) fn new(operator: bool, authd: bool) -> Self {
+        Self { id: Nonce::random().to_text(), until: 0, services: Vec::new(), operator, authd }.renewed()
+    }
+
+    /// The folders that only some setups have.
+    pub(super) fn more_folders(&self) -> impl Iterator<Item = &str> {
+        self.operator.then_some(SIGNING).into_iter().chain(self.authd.then_some(AUTHD))
     }
 
     /// The mark, for certificates that are created now.
@@ -49,8 +61,8 @@ impl Mark {
         self.until <= when::now_s().saturating_add(RENEW_BEFORE_S)
     }
 
-    /// The mark that all folders share; `None` if none has one. In operator mode, there is the folder `signing`, too.
-    pub(super) fn find(base: &Path, folders: &[&str], signing: &str) -> Result<Option<Self>, Failure> {
+    /// The mark that all folders share; `None` if none has one. What the setup has besides them, it says itself.
+    pub(super) fn find(base: &Path, folders: &[&str]) -> Result<Option<Self>, Failure> {
         let mut found: Option<Self> = None;
         let mut lacking = Vec::new();
         for folder in folders {
@@ -75,7 +87,7 @@ impl Mark {
             }
         }
         let Some(found) = found else { return Ok(None) };
-        let more = found.services.iter().map(Name::as_str).chain(found.operator.then_some(signing));
+        let more = found.services.iter().map(Name::as_str).chain(found.more_folders());
         for folder in more {
             match Self::read(base, folder)? {
                 Some(mark) if mark.id == found.id => {}

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::authority::{PUT_AWAY, SIGNING};
+use super::authority::PUT_AWAY;
 use super::cluster::Contents;
 use super::hosted;
+use super::mark::SIGNING;
 use super::nsc::Nsc;
 use super::target::Target;
 use crate::exit::{Exit, Failure};
@@ -24,6 +25,7 @@ use crate::output::Output;
 #[command(after_help = "\
 Examples:
   sealwire setup operator --out /sealwire
+  sealwire setup operator --out /sealwire --authd on --revocation on
   sealwire setup operator --out /sealwire --nsc-store --nsc-operator acme
   sealwire setup operator --hosted --service demo --service bank")]
 pub(crate) struct Operator {
@@ -50,6 +52,10 @@ pub(crate) struct Operator {
 impl Operator {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let Some(folder) = self.out.filter(|_| !self.hosted) else {
+            if self.contents.wants_authd() {
+                let failure = Failure::new(Exit::Usage, "--authd: it needs keys that --hosted does not make");
+                return Err(failure.help("docs/broker.md says what `sealwire authd` needs at a hosted operator"));
+            }
             return hosted::print(&self.contents.services, out);
         };
         let nsc = self.nsc_store.map(|store| {

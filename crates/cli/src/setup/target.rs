@@ -13,9 +13,10 @@ use sealwire::{BusConfig, Credentials, Name};
 use sealwire_gateway::http::new_seal_key;
 use time::OffsetDateTime;
 
-use super::authority::{Authority, PUT_AWAY, SIGNING};
+use super::authority::{Authority, PUT_AWAY};
+use super::callout::callout;
 use super::certificates::Certificates;
-use super::mark::Mark;
+use super::mark::{AUTHD, Mark, SIGNING};
 use super::nsc::Nsc;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{self, Lock, at, read_if_there, restrict};
@@ -30,11 +31,11 @@ const NODES: [&str; 3] = ["nats-1", "nats-2", "nats-3"];
 /// The agent in a container of its own, which makes calls all the time.
 const CALLER: &str = "planner";
 pub(super) const OPERATOR: &str = "operator";
-const ISSUER_FOLDER: &str = "issuer";
+pub(super) const ISSUER_FOLDER: &str = "issuer";
 /// The folder through which the issuer hands tokens to the caller.
 const TOKENS: &str = "tokens";
 /// The gateway, its agent, and its folder.
-const GATEWAY: &str = "gateway";
+pub(super) const GATEWAY: &str = "gateway";
 /// The gateway's public URL, which is also the issuer of the tokens with which it calls.
 const GATEWAY_URL: &str = "https://localhost:8443";
 /// The gateway's host names, for its certificate.
@@ -42,7 +43,7 @@ const GATEWAY_HOSTS: [&str; 3] = ["localhost", GATEWAY, "127.0.0.1"];
 /// All folders except those of the services.
 const FOLDERS: [&str; 8] = ["nats-1", "nats-2", "nats-3", CALLER, OPERATOR, ISSUER_FOLDER, TOKENS, GATEWAY];
 /// Further names that a service cannot have, since they are used next to its folder.
-const TAKEN: [&str; 7] = ["policies", "data-1", "data-2", "data-3", "node", SIGNING, PUT_AWAY];
+const TAKEN: [&str; 8] = ["policies", "data-1", "data-2", "data-3", "node", SIGNING, PUT_AWAY, AUTHD];
 /// The broker user of the operator's tools.
 const TOOLS: &str = "tools";
 const TOOLS_LOGIN: &str = "tools.nats.json";
@@ -50,16 +51,16 @@ const TOOLS_LOGIN: &str = "tools.nats.json";
 const PUSHER: &str = "pusher";
 const PUSHER_LOGIN: &str = "pusher.nats.json";
 /// The list of broker users, in the operator's folder.
-const USERS: &str = "users.json";
+pub(super) const USERS: &str = "users.json";
 /// How long tokens are valid, in seconds. The issuer's container writes the next one long before that.
 const TOKEN_S: u64 = 900;
 
 /// The folder of a setup, locked until this is dropped: if two commands had read the same users, one would bring back those
 /// that the other has removed.
 pub(super) struct Target {
-    base: PathBuf,
+    pub(super) base: PathBuf,
     /// Who signs accounts and users, if the brokers are in operator mode.
-    authority: Option<Authority>,
+    pub(super) authority: Option<Authority>,
     _lock: Lock,
 }
 
@@ -122,6 +123,14 @@ impl Target {
         }
     }
 
+    /// What has brokers ask `authd`. They take a callout in their configuration only when they start.
+    pub(super) fn step_to_callout(&self) -> String {
+        match &self.authority {
+            None => "restart each broker".to_owned(),
+            Some(_) => format!("{}, then let each broker reload (SIGHUP)", self.step()),
+        }
+    }
+
     /// The login with which accounts are pushed, unless the system's account is somebody else's.
     pub(super) fn pusher(&self) -> Option<PathBuf> {
         let is_ours = self.authority.as_ref().is_some_and(|authority| authority.nsc().is_none());
@@ -145,31 +154,37 @@ impl Target {
 
     /// All folders of a setup.
     pub(super) fn folders(mark: &Mark) -> Vec<&str> {
-        let signing = mark.operator.then_some(SIGNING);
-        FOLDERS.into_iter().chain(signing).chain(mark.services.iter().map(Name::as_str)).collect()
+        FOLDERS.into_iter().chain(mark.more_folders()).chain(mark.services.iter().map(Name::as_str)).collect()
     }
 
     /// The mark of the setup that is there; `None` if there is none.
     pub(super) fn mark(&self) -> Result<Option<Mark>, Failure> {
-        Mark::find(&self.base, &FOLDERS, SIGNING)
+        Mark::find(&self.base, &FOLDERS)
     }
 
-    /// Creates a setup without services. It is marked once it has some; until then it does not count as a setup.
-    pub(super) fn make(&mut self) -> Result<Mark, Failure> {
+    /// Creates a setup without services. It is marked once it has some; until then it does not count as a setup. With `authd`, agents
+    /// log in with their access tokens.
+    pub(super) fn make(&mut self, authd: bool) -> Result<Mark, Failure> {
         FOLDERS.into_iter().try_for_each(|folder| self.make_folder(folder))?;
         let mut users = Users::default();
         for (agent, algorithm) in agents() {
             let name = parties::named(agent)?;
             let key = AgentKey::generate(&format!("{agent}.k1"), algorithm).or_fail(Exit::Bug)?;
             let folder = folder_of(agent);
-            let mut bus = self.login(&mut users, Kind::Agent, &name, folder, agent)?;
+            // The gateway has no token of its own: it mints one for each call.
+            let by_token = authd && agent != GATEWAY;
+            let mut bus = if by_token {
+                BusConfig { access_token: true, tls_ca: Some("ca.pem".into()), ..brokers() }
+            } else {
+                self.login(&mut users, Kind::Agent, &name, folder, agent)?
+            };
             if let Some(file) = bus.nkey_seed_file.take() {
                 // In the credentials themselves.
                 let file = self.file(folder, &file.to_string_lossy());
                 bus.nkey_seed = Some(read_secret(&file).or_fail(Exit::Input)?);
                 remove(&file)?;
             }
-            let credentials = Credentials::new(parties::named(ENVIRONMENT)?, name, key, bus);
+            let credentials = Credentials::new(parties::named(ENVIRONMENT)?, name, key, bus).method_subjects(by_token);
             self.save_credentials(credentials, agent, &[])?;
         }
         let mut logins = vec![(Kind::Tools, TOOLS, TOOLS_LOGIN)];
@@ -181,13 +196,16 @@ impl Target {
             self.write(OPERATOR, file, &(serde_json::to_string_pretty(&login).or_fail(Exit::Bug)? + "\n"))?;
         }
         self.make_revoker(&mut users)?;
+        if authd {
+            self.make_authd(&mut users)?;
+        }
         self.write(OPERATOR, USERS, &users.to_json()?)?;
         let key = self.file(ISSUER_FOLDER, TOKEN_KEY);
         remove(&key)?;
         let issuer = TokenIssuer::generate(ISSUER).or_fail(Exit::Bug)?;
         issuer.save(&key).or_fail(Exit::Input)?;
         self.make_gateway(&issuer)?;
-        let mark = Mark::new(self.authority.is_some());
+        let mark = Mark::new(self.authority.is_some(), authd);
         self.write_certificates(&mark)?;
         Ok(mark)
     }
@@ -340,7 +358,12 @@ impl Target {
         let mark = self.found()?;
         let mut users = Users::load(&self.file(OPERATOR, USERS))?;
         if !self.forget_agent(&mut users, name) {
-            return Err(Failure::input(format!("the brokers know no agent {name}")));
+            let failure = Failure::input(format!("the brokers know no agent {name}"));
+            return Err(if mark.authd {
+                failure.help(format!("its access token lets it in: sealwire revoke agent {name}"))
+            } else {
+                failure
+            });
         }
         self.write_users(&users)?;
         let entries = self.entries(&mark)?.into_iter();
@@ -403,10 +426,7 @@ impl Target {
              environment = \"{ENVIRONMENT}\"\nservice = \"{service}\"\n\n\
              [nats]\nurls = [{urls}]\n{own}\ntls_ca = \"ca.pem\"\n\n\
              [keys]\nring = \"{RING}\"\nservice_key = \"{SERVICE_KEY}\"\ndenylist = \"{DENYLIST}\"\n\n\
-             # The brokers see every token, so a token that is not bound to the caller's key is refused.\n\
-             [tokens]\nrequire_cnf = true\n\n\
-             [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\
-             may = {{ agents = [\"*\"], roles = [\"*\"] }}\n\n\
+             {tokens}\
              # The gateway speaks for its callers, and for nobody else.\n\
              [[tokens.issuer]]\nissuer = \"{GATEWAY_URL}\"\njwks = \"gateway-jwks.json\"\n\
              require = {{ \"act.sub\" = \"{GATEWAY}\" }}\n\
@@ -417,15 +437,19 @@ impl Target {
              [replay]\nguard = \"shared\"\nreplicas = {copies}\nstream_messages = 200000\nskew_s = 2\nanswer_within_ms = 1000\n\n\
              # The guard has its own account.\n\
              [replay.nats]\nurls = [{urls}]\n{guard}\ntls_ca = \"ca.pem\"\n{backend}",
+            tokens = token_rules(),
             copies = NODES.len(),
         )
     }
 
-    fn write_users(&mut self, users: &Users) -> Result<(), Failure> {
+    pub(super) fn write_users(&mut self, users: &Users) -> Result<(), Failure> {
         self.write(OPERATOR, USERS, &users.to_json()?)?;
         let agents = |agent: &Name| Kind::Agent.permissions(ENVIRONMENT, agent.as_str());
         let config = match &mut self.authority {
-            None => users.config("setup", ENVIRONMENT, None, agents),
+            None => {
+                let callout = callout(&self.base, users)?;
+                users.config("setup", ENVIRONMENT, callout.as_ref(), agents)
+            }
             Some(authority) => authority.config(users)?,
         };
         NODES.iter().try_for_each(|node| self.write(node, "users.conf", &config))
@@ -459,7 +483,8 @@ impl Target {
         self.write(folder, "gateway-jwks.json", &gateway.public_jwks())?;
         self.write(folder, DENYLIST, &denied.to_json())?;
         self.write(folder, "ca.pem", &read_if_there(&self.file(OPERATOR, "ca.pem"))?.unwrap_or_default())?;
-        self.write(folder, CONFIG, &self.service_config(added))
+        self.write(folder, CONFIG, &self.service_config(added))?;
+        if mark.authd { self.add_to_authd(name) } else { Ok(()) }
     }
 
     /// The agents of the setup, each with whether every service still accepts its key: a key that one service has retired or
@@ -476,7 +501,7 @@ impl Target {
     }
 
     /// The deny lists of all services, merged.
-    fn denied(&self, mark: &Mark) -> Result<Denylist, Failure> {
+    pub(super) fn denied(&self, mark: &Mark) -> Result<Denylist, Failure> {
         mark.services.iter().try_fold(Denylist::default(), |all, service| {
             let list = Denylist::from_file(self.file(service.as_str(), DENYLIST)).or_fail(Exit::Input)?;
             Ok(all.merge(list))
@@ -543,7 +568,7 @@ impl Target {
         self.base.join(folder).join(name)
     }
 
-    fn make_folder(&self, folder: &str) -> Result<(), Failure> {
+    pub(super) fn make_folder(&self, folder: &str) -> Result<(), Failure> {
         let path = self.base.join(folder);
         files::make_folder(&path)?;
         restrict(&path)
@@ -563,13 +588,23 @@ fn nothing_in(base: &Path) -> Failure {
     }
 }
 
+/// Whose tokens count at a service, and at the brokers for it.
+pub(super) fn token_rules() -> String {
+    format!(
+        "# The brokers see every token, so a token that is not bound to the caller's key is refused.\n\
+         [tokens]\nrequire_cnf = true\n\n\
+         [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"{JWKS}\"\n\
+         may = {{ agents = [\"*\"], roles = [\"*\"] }}\n\n"
+    )
+}
+
 /// Where a container tells how it is doing. Each has its own address, so there is none to name here.
 const TELEMETRY: &str = "\n# Metrics and health. All containers on its networks learn the names of its methods, agents, rules and keys.\n\
     [telemetry]\nlisten = \"0.0.0.0:9464\"\nallow_remote = true\n";
 
 /// The key with which the gateway signs tokens.
 const GATEWAY_KEY: &str = "gateway-key.json";
-const GATEWAY_CONFIG: &str = "gateway.toml";
+pub(super) const GATEWAY_CONFIG: &str = "gateway.toml";
 
 /// A service to be added.
 #[derive(Debug, Clone)]
@@ -603,6 +638,9 @@ pub(super) fn urls() -> String {
     let urls: Vec<String> = brokers().urls.iter().map(|url| format!("\"{url}\"")).collect();
     urls.join(", ")
 }
+
+/// How many brokers there are.
+pub(super) const BROKERS: usize = NODES.len();
 
 fn brokers() -> BusConfig {
     BusConfig { urls: NODES.iter().map(|node| format!("tls://{node}:4222")).collect(), ..BusConfig::default() }

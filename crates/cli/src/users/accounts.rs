@@ -11,7 +11,7 @@ pub(crate) struct Account<'a> {
     pub(crate) name: String,
     /// A comment for whoever reads a configuration.
     pub(crate) purpose: String,
-    /// Who is in it.
+    /// Who may be in it.
     pub(crate) kinds: &'static [Kind],
     /// The only service whose users are in it; `None` for all.
     pub(crate) service: Option<&'a Name>,
@@ -60,9 +60,9 @@ impl Users {
             exports: Vec::new(),
             imports: Vec::new(),
         };
-        let has = |kind| self.users.iter().any(|user| user.kind == kind);
+        let has = |kind| self.has(kind);
         let mut all = vec![
-            Account { limits: None, ..account(SYSTEM, "", &[Kind::Pusher], 0, 0) },
+            Account { limits: None, ..account(SYSTEM, "", &[Kind::Pusher, Kind::Closer], 0, 0) },
             account(
                 ACCOUNT,
                 "Agents, the services that answer them, and the operator's tools. No JetStream in this account.",
@@ -105,8 +105,8 @@ impl Users {
                 imports: shared(REVOCATION),
                 ..account(
                     FOLLOWERS,
-                    "Services that follow the bucket. No agent is here.",
-                    &[Kind::Follower],
+                    "Who follows the bucket: services, a gateway, `sealwire authd`. No agent is here.",
+                    &[Kind::Follower, Kind::GatewayFollower, Kind::AuthdFollower],
                     CONNECTIONS,
                     STATE_SUBSCRIPTIONS,
                 )
@@ -116,7 +116,7 @@ impl Users {
             all.push(account(
                 AUTH,
                 "Only for `sealwire authd`: whoever else is here could answer for it, or read its questions.",
-                &[Kind::Responder],
+                &[Kind::Responder, Kind::Sentinel],
                 STATE_CONNECTIONS,
                 STATE_SUBSCRIPTIONS,
             ));

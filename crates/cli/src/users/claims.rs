@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
-use super::Kind;
-use super::accounts::{Account, Share};
+use super::accounts::{AUTH, Account, Share};
+use super::{Callout, Kind};
 use crate::exit::{Exit, Failure};
-use crate::gate::{PAYLOAD, with};
+use crate::gate::{ACCOUNT, PAYLOAD, with};
 
 /// The public keys of an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,12 +28,13 @@ pub(crate) struct AccountKeys {
 }
 
 impl Account<'_> {
-    /// The claims of its JWT, but for who signs it. `keys` has those of every account; `revoked` says of a user's key up to when
-    /// JWTs for it do not count any more, in seconds since the Unix epoch.
+    /// The claims of its JWT, but for who signs it. `keys` has those of every account; `callout` says who decides on connections that
+    /// show an access token; `revoked` says of a user's key up to when JWTs for it do not count any more, in seconds since the Unix epoch.
     pub(crate) fn claims(
         &self,
         environment: &str,
         keys: &BTreeMap<String, AccountKeys>,
+        callout: Option<&Callout>,
         revoked: &BTreeMap<String, u64>,
     ) -> Result<Value, Failure> {
         let of = |name: &str| keys.get(name).ok_or_else(|| Failure::new(Exit::Bug, format!("no keys of {name}")));
@@ -42,11 +43,22 @@ impl Account<'_> {
             json!({ "kind": "user_scope", "key": key, "role": kind.as_str(), "description": "",
                     "template": self.template(*kind, environment) })
         };
-        let nats = json!({
-            "type": "account", "version": 2, "limits": self.claims_of_limits(),
-            "signing_keys": own.roles.iter().map(scope).collect::<Vec<_>>(),
-        });
+        let mut signing: Vec<Value> = own.roles.iter().map(scope).collect();
         let mut more = Map::new();
+        if let Some(Callout { issuer, xkey, responders }) = callout {
+            if self.name == ACCOUNT {
+                // Without a scope: `authd` says what each connection may do.
+                signing.push(issuer.as_str().into());
+            }
+            if self.name == AUTH {
+                let allowed = [&of(ACCOUNT)?.account];
+                let asked = json!({ "auth_users": responders, "allowed_accounts": allowed, "xkey": xkey });
+                more.insert("authorization".to_owned(), asked);
+            }
+        }
+        let nats = json!({
+            "type": "account", "version": 2, "limits": self.claims_of_limits(), "signing_keys": signing,
+        });
         if !self.exports.is_empty() {
             let export = |share: &Share| json!({ "name": share.subject, "subject": share.subject, "type": kind_of(share), "token_req": true });
             more.insert("exports".to_owned(), self.exports.iter().map(export).collect());
@@ -68,14 +80,16 @@ impl Account<'_> {
     /// Its limits, as in its claims.
     pub(crate) fn claims_of_limits(&self) -> Value {
         let (exports, imports) = (self.exports.len(), self.imports.len());
-        let common = json!({ "data": -1, "payload": -1, "wildcards": true, "disallow_bearer": true });
+        // The sentinel's JWT proves nothing, and whoever waits to be judged counts as a connection of its account.
+        let is_waited_in = self.kinds.contains(&Kind::Sentinel);
+        let common = json!({ "data": -1, "payload": -1, "wildcards": true, "disallow_bearer": !is_waited_in });
         let Some(limits) = &self.limits else {
             return with(common, json!({ "subs": -1, "conn": -1, "leaf": -1, "imports": -1, "exports": -1 }));
         };
         let common = with(
             common,
-            json!({ "subs": limits.subscriptions, "conn": limits.connections, "leaf": 0, "imports": imports,
-                    "exports": exports }),
+            json!({ "subs": limits.subscriptions, "leaf": 0, "imports": imports, "exports": exports,
+                    "conn": if is_waited_in { -1 } else { i64::from(limits.connections) } }),
         );
         let Some(storage) = &self.storage else { return common };
         let bytes = |mib: u32| u64::from(mib) << 20;
@@ -91,7 +105,8 @@ impl Account<'_> {
         let payload = if kind == Kind::Agent { i64::from(PAYLOAD) } else { -1 };
         let limits = json!({ "subs": subscriptions, "data": -1, "payload": payload,
                              "allowed_connection_types": ["STANDARD", "WEBSOCKET"] });
-        with(limits, kind.permissions(environment, name).claims())
+        let limits = with(limits, kind.permissions(environment, name).claims());
+        if kind == Kind::Sentinel { with(limits, json!({ "bearer_token": true })) } else { limits }
     }
 
     /// The claims of the JWT by which it lets another account import a subject.

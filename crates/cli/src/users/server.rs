@@ -12,8 +12,8 @@ use super::{Kind, User, Users, is_user_key};
 use crate::exit::Failure;
 
 impl Users {
-    /// The configuration for nats-server, as this command writes it. `agents` says what an agent may do. With a callout, agents are no
-    /// users: they log in with their access tokens.
+    /// The configuration for nats-server, as this command writes it. `agents` says what an agent may do. With a callout, agents who are no
+    /// users log in with their access tokens.
     pub(crate) fn config(
         &self,
         command: &str,
@@ -23,12 +23,11 @@ impl Users {
     ) -> String {
         let mut text = format!(
             "# Written by `sealwire {command}`. The keys are public ones.\nsystem_account: SYS\n{}accounts {{\n",
-            callout.map(|callout| callout.authorization(&self.users)).unwrap_or_default()
+            callout.map(Callout::authorization).unwrap_or_default()
         );
         for account in self.accounts(environment) {
             let users = self.users.iter().filter(|user| account.has(user.kind, &user.name));
             let users: String = users
-                .filter(|user| callout.is_none() || user.kind != Kind::Agent)
                 .map(|User { kind, name, nkey }| {
                     let permissions = match kind {
                         Kind::Agent => agents(name),
@@ -46,7 +45,10 @@ impl Users {
 impl Account<'_> {
     fn write(&self, text: &mut String, users: &str) {
         let Some(limits) = &self.limits else {
-            let _ = writeln!(text, "  {} {{}}", self.name);
+            let _ = match users {
+                "" => writeln!(text, "  {} {{}}", self.name),
+                users => write!(text, "  {} {{\n    users: [\n{users}    ]\n  }}\n", self.name),
+            };
             return;
         };
         // Writing to a string cannot fail.
@@ -83,7 +85,7 @@ impl Account<'_> {
     }
 }
 
-/// Where brokers ask who a connection is that none of their own users claims to be.
+/// Whom brokers ask who a connection is that none of their own users claims to be.
 pub(crate) struct Callout {
     /// The public key of the account that signs the answers.
     pub(crate) issuer: String,
@@ -109,16 +111,15 @@ impl Callout {
         Ok(())
     }
 
-    /// These users log in with keys of their own, whatever becomes of the responders.
-    fn authorization(&self, users: &[User]) -> String {
-        let others = users.iter().filter(|user| user.kind != Kind::Agent).map(|user| user.nkey.as_str());
-        let keys: Vec<&str> = others.collect();
+    /// Brokers ask about whoever is no user of theirs. Users of other accounts than the one that answers log in with keys of their own,
+    /// whatever becomes of the responders. They are not listed here, since a broker takes no change of this while it runs.
+    fn authorization(&self) -> String {
         format!(
             "authorization {{\n  timeout: {CALLOUT_S}\n  auth_callout {{\n    issuer: {}\n    xkey: {}\n    account: {AUTH}\n    \
-             auth_users: [{}]\n  }}\n}}\n",
+             allowed_accounts: [{AUTH}]\n    auth_users: [{}]\n  }}\n}}\n",
             self.issuer,
             self.xkey,
-            keys.join(", ")
+            self.responders.join(", ")
         )
     }
 }

@@ -206,11 +206,11 @@ const SYSTEM: &str = "SYS { users: [{ user: kick, password: kick, permissions: {
     subscribe: [\"_SVC.operator.revocation.>\"] } }] }";
 
 /// A connection, line by line, and the id of its server.
-struct Wire(BufReader<TcpStream>, String);
+pub(crate) struct Wire(BufReader<TcpStream>, String);
 
 impl Wire {
     /// Logs in as `login` answers the challenge; or what the server says instead.
-    async fn connect(port: u16, login: impl FnOnce(&str) -> Value) -> Result<Self, String> {
+    pub(crate) async fn connect(port: u16, login: impl FnOnce(&str) -> Value) -> Result<Self, String> {
         let stream = within(SOON, TcpStream::connect(("127.0.0.1", port))).await.unwrap();
         let mut wire = Self(BufReader::new(stream), String::new());
         let info: Value = serde_json::from_str(wire.line().await.strip_prefix("INFO ").unwrap()).unwrap();
@@ -250,11 +250,11 @@ impl Wire {
         }
     }
 
-    async fn may_publish(&mut self, subject: &str) -> bool {
+    pub(crate) async fn may_publish(&mut self, subject: &str) -> bool {
         self.fenced(&format!("PUB {subject} 0\r\n\r\n")).await.is_none()
     }
 
-    async fn may_subscribe(&mut self, subject: &str) -> bool {
+    pub(crate) async fn may_subscribe(&mut self, subject: &str) -> bool {
         self.fenced(&format!("SUB {subject} 7\r\nUNSUB 7\r\n")).await.is_none()
     }
 

@@ -1,6 +1,7 @@
 //! What `sealwire setup` writes, what each of its users can do at a real broker, and services that run from the same files.
 
 mod agreement;
+mod authd;
 mod gate;
 mod limits;
 mod operator;
@@ -39,7 +40,9 @@ fn secrets(name: &str, text: &str) -> Vec<String> {
     let name = name.rsplit('/').next().unwrap();
     match name {
         "key.pem" => vec![text.lines().nth(1).unwrap().to_owned()],
-        "service.nkey" | "guard.nkey" | "follower.nkey" | "tools.nkey" | "revoker.nkey" => vec![text.trim().to_owned()],
+        "service.nkey" | "guard.nkey" | "follower.nkey" | "tools.nkey" | "revoker.nkey" | "closer.nkey" => {
+            vec![text.trim().to_owned()]
+        }
         "token-key.json" | "gateway-key.json" => at(&["/d"]),
         "op-1.json" => at(&["/seed"]),
         "seal.key" => vec![text.to_owned()],
@@ -71,14 +74,15 @@ fn every_secret_is_in_one_file_that_only_its_owner_can_read() {
         }
     }
     // Three brokers' keys; three users of each service, its key and three derived keys; five agents with a user each; the
-    // tools; an operator with a user and a key; the issuer; one token; the gateway's certificate key, its token key and its seal key.
-    assert_eq!(count, 3 + 2 * (3 + 1 + 3) + 5 * 2 + 1 + 2 + 1 + 1 + 3);
+    // tools; an operator with two users and a key; the issuer; one token; the gateway's second user, its certificate key, its token key and
+    // its seal key.
+    assert_eq!(count, 3 + 2 * (3 + 1 + 3) + 5 * 2 + 1 + 3 + 1 + 1 + 4);
     for folder in shell.files() {
         assert_eq!(shell.mode(&folder), 0o700, "{folder}");
     }
     assert!(files.keys().all(|name| shell.mode(name) == 0o600), "what is no secret has no other reader either");
     let users = &files["nats-1/users.conf"];
-    assert!(!users.contains(" SU") && users.matches("nkey: U").count() == 13, "public keys only");
+    assert!(!users.contains(" SU") && users.matches("nkey: U").count() == 15, "public keys only");
     assert!(!users.contains("allow_responses"));
     assert_eq!(users, &files["nats-3/users.conf"]);
     assert!(

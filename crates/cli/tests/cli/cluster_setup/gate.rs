@@ -76,6 +76,8 @@ impl Gate {
         };
         let (folder, file) = match user.split_once(' ') {
             Some((kind @ ("service" | "guard" | "follower"), name)) => (name.to_owned(), kind),
+            Some(("authd-follower", name)) => (name.to_owned(), "follower"),
+            Some(("gateway-follower", name)) => (name.to_owned(), "follower"),
             Some((kind, _)) => ("operator".to_owned(), kind),
             None => (folder(user), user),
         };
@@ -153,7 +155,8 @@ impl Gate {
         let cluster = r#"["tls://nats-1:4222", "tls://nats-2:4222", "tls://nats-3:4222"]"#;
         let text = self.shell.read(file);
         assert!(text.contains(cluster), "{text}");
-        text.replace(cluster, &format!("[\"{}\"]", self.server.url())).replace("tls_ca = \"ca.pem\"\n", "")
+        let text = text.replace(cluster, &format!("[\"{}\"]", self.server.url())).replace("tls_ca = \"ca.pem\"\n", "");
+        text.replace("brokers = 3", "brokers = 1")
     }
 
     /// A service's configuration, with this broker in place of the three.
@@ -207,6 +210,44 @@ impl Gate {
             assert!(Instant::now() < deadline, "no `{words}` in {}", self.log(state));
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// A file of the setup as [`Gate::here`] has it, in its place.
+    fn bring_here(&self, file: &str) {
+        self.shell.write(file, &self.here(file));
+        self.shell.set_mode(file, 0o600);
+    }
+
+    /// Has the files of `sealwire authd` lead to this broker.
+    pub(crate) fn bring_authd_here(&self) {
+        let files = self.shell.files_in("authd");
+        for file in files.iter().filter(|file| file.ends_with(".toml")) {
+            self.bring_here(&format!("authd/{file}"));
+        }
+        self.bring_login_here("authd/authd.nats.json");
+    }
+
+    fn bring_login_here(&self, file: &str) {
+        let mut login = self.shell.read_json(file);
+        login["urls"] = serde_json::json!([self.server.url()]);
+        login.as_object_mut().unwrap().remove("tls_ca");
+        self.shell.write(file, &login.to_string());
+        self.shell.set_mode(file, 0o600);
+    }
+
+    /// Runs the command that a setup names for `sealwire authd`, which answers when this returns.
+    pub(crate) fn authd(&self, command: &Value, state: &str) -> Served {
+        let command: Vec<&str> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        assert_eq!(command[0], "sealwire");
+        let mut child = self.shell.command(&command[1..]);
+        let file = |name: &str| std::fs::File::create(self.shell.path(&format!("{state}{name}"))).unwrap();
+        let served = Served(child.stdout(file(".out")).stderr(file(".log")).spawn().unwrap());
+        let deadline = Instant::now() + 2 * SOON;
+        while !self.shell.read(&format!("{state}.out")).contains("answers brokers") {
+            assert!(Instant::now() < deadline, "{}", self.log(state));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        served
     }
 
     /// The planner's credentials, for this broker.

@@ -45,9 +45,10 @@ fn a_set_up_for_operator_mode_keeps_every_key_in_one_file_of_its_owner() {
             shell.never_said(&seed);
         }
     }
-    // Put away: the operator and six accounts. To sign: the operator's, three roles of SEALWIRE, one of each other account. Users: five
-    // agents, tools, pusher, an operator who revokes, three of each service.
-    assert_eq!(count, 7 + (1 + 3 + 5) + 5 + 3 + 2 * 3);
+    // Put away: the operator and six accounts. To sign: the operator's, three roles of SEALWIRE, two of SYS, one of each guard and of
+    // REVOCATION, three of FOLLOWERS. Users: five agents, tools, pusher, an operator who revokes and closes connections, the gateway's to
+    // follow, three of each service.
+    assert_eq!(count, 7 + (1 + 3 + 2 + 3 + 3) + 5 + 5 + 2 * 3);
     for folder in shell.files() {
         assert_eq!(shell.mode(&folder), 0o700, "{folder}");
         let here = all.iter().filter(|(name, _)| name.starts_with(&format!("{folder}/")));

@@ -67,12 +67,10 @@ async fn each_user_may_do_exactly_its_own_rows() {
     for gate in Gate::of_both_kinds().await {
         let table = table();
         let users: Vec<&str> = table.iter().map(|row| row.user.as_str()).collect();
-        let expected = ["planner", "teller", "operator", "auditor", "gateway", "tools", "service demo", "service bank"];
-        assert_eq!(
-            users,
-            [&expected[..], &["guard demo", "guard bank", "revoker operator", "follower demo", "follower bank"]]
-                .concat()
-        );
+        let agents = ["planner", "teller", "operator", "auditor", "gateway"];
+        let services = ["tools", "service demo", "service bank", "guard demo", "guard bank", "revoker operator"];
+        let followers = ["gateway-follower gateway", "follower demo", "follower bank"];
+        assert_eq!(users, [&["closer operator"], &agents[..], &services, &followers].concat());
 
         let all = |of: fn(&Row) -> &Vec<String>| -> Vec<String> {
             let patterns = table.iter().flat_map(of).cloned();
@@ -113,7 +111,9 @@ async fn no_user_reaches_beyond_what_it_is_for() {
             "guard demo",
             "guard bank",
             "revoker operator",
+            "closer operator",
             "follower demo",
+            "gateway-follower gateway",
         ];
         let publish = [
             "$JS.API.INFO",

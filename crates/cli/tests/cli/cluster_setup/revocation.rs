@@ -3,13 +3,29 @@
 use super::gate::{Gate, Kind, config};
 use crate::shell::Shell;
 use sealwire_testkit::NatsServer;
+use serde_json::{Value, json};
+
+/// As a setup was before it had users to close connections and for the gateway to follow.
+fn forget_newer_users(shell: &Shell) {
+    let mut users = shell.read_json("operator/users.json");
+    let is_newer = |user: &Value| user["kind"] == "closer" || user["kind"] == "gateway-follower";
+    users["users"].as_array_mut().unwrap().retain(|user| !is_newer(user));
+    shell.write("operator/users.json", &users.to_string());
+    let desk = shell.read("operator/revocation.toml");
+    shell.write("operator/revocation.toml", desk.split_once("\n# Closes").unwrap().0);
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_set_up_is_enough_to_revoke_an_agent() {
     for kind in [Kind::Server, Kind::Operator] {
         let shell = Shell::new();
         let setup = if kind == Kind::Server { "setup cluster --out ." } else { "setup operator --out ." };
-        shell.run(&format!("{setup} --revocation on")).ok();
+        shell.run(setup).ok();
+        forget_newer_users(&shell);
+        let said = shell.run(&format!("{setup} --revocation on --json")).ok().json();
+        assert_eq!(said["revocation_added"], json!(["demo", "bank", "gateway"]));
+        assert!(shell.read("gateway/gateway.toml").contains("[gateway.revocation]"));
+        shell.run("gateway --config gateway/gateway.toml --check").ok();
         // Once there is a table, it stays as it is.
         let table = shell.read("demo/sealwire.toml");
         shell.run(&format!("{setup} --revocation on")).ok();
@@ -26,7 +42,10 @@ async fn a_set_up_is_enough_to_revoke_an_agent() {
         let creds = gate.planner();
         let call = || gate.shell.run_args(&["call", "--creds", &creds, "demo", "math/add", "[2, 3]"]);
         assert_eq!(call().ok().stdout.trim(), "5");
-        run("revoke agent planner --expect demo=1").ok();
+        let told = run("--json revoke agent planner --expect demo=1").ok().json();
+        let broker = &told["connections"]["brokers"][0];
+        assert_eq!([&broker["answered"], &told["connections"]["missing"]], [&json!(true), &json!(0)], "{told}");
+        assert!(gate.connect("gateway-follower gateway").await.is_ok());
         call().fails(22, &["-32010"]);
         run("restore agent planner --expect demo=1").ok();
         assert_eq!(call().ok().stdout.trim(), "5");
