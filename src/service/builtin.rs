@@ -12,11 +12,11 @@ use super::authorize::Permitted;
 use super::catalogue::{Asked, Catalogue};
 use crate::auth::{Caller, Verifier};
 use crate::name::{MethodName, Name};
-use crate::policy::{Explanation, PolicySet, Question, Verdict};
+use crate::policy::{Decision, Explanation, PolicySet, Question, Verdict};
 use crate::rpc::{Params, RpcError, code};
 use crate::wire::ProofAlgorithm;
 
-/// May I call this, with these arguments? `{"method": …, "params": …?}` → `{"allowed": true|false}`.
+/// May I call this, with these arguments? `{"method": …, "params": …?}` → `{"allowed": true|false, "approvals": [NAME]?}`.
 pub(super) const CAN: &str = "rpc.can";
 /// Which methods may I call? `{"cursor": …?}` → an OpenRPC document; see `service::catalogue`.
 pub(super) const DISCOVER: &str = crate::policy::OPEN_TO_ALL;
@@ -44,6 +44,9 @@ struct Can {
 #[derive(Serialize)]
 struct Answer {
     allowed: bool,
+    /// The approvals with which it would be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    approvals: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -131,8 +134,8 @@ fn can(permitted: &Permitted, policy: &PolicySet, now_ms: u64) -> Result<Box<Raw
     let question =
         Question { caller: call.caller(), method: &asked.method, params: structured(asked.params.as_deref())?, now_ms };
     // A method that does not exist cannot be called either: the answer does not tell the two apart.
-    let allowed = policy.decide(&question).verdict == Verdict::Allow;
-    to_raw_value(&Answer { allowed }).map_err(RpcError::internal)
+    let Decision { verdict, approvals, .. } = policy.decide(&question);
+    to_raw_value(&Answer { allowed: verdict == Verdict::Allow, approvals }).map_err(RpcError::internal)
 }
 
 fn explain(

@@ -105,7 +105,7 @@ impl MethodPolicies {
                 continue;
             }
             enforced.extend(looks);
-            if rule.unless_approved.is_some() {
+            if rule.approval().is_some() {
                 (has_liftable, is_plain) = (true, false);
                 by_caller.add_liftable(&rule.callers, policy).map_err(failed)?;
                 continue;
@@ -331,15 +331,13 @@ impl MethodPolicies {
     ) -> Decision {
         let Matched { mut failed, mut denying, allowing } = matched;
         failed.extend(liftable.failed);
-        let approval = |position: &Option<&usize>| {
-            let rule = position.and_then(|position| checked.rules.get(*position));
-            rule.and_then(|rule| rule.unless_approved.as_ref()).map(|name| name.value.as_str())
-        };
+        let approval = |position: &Option<&usize>| checked.rules.get(*(*position)?)?.approval();
         let is_held = |position: &&Option<&usize>| !approval(position).is_some_and(|name| approved.contains(&name));
         let held: Vec<Option<&usize>> = liftable.denying.iter().filter(is_held).copied().collect();
         // Nobody learns that a call waits for an approval which would be denied with it, too.
         let is_waiting = denying.is_empty() && !allowing.is_empty();
-        if !is_waiting {
+        // The rule that is named is one that no approval lifts, if there is one.
+        if denying.is_empty() && !is_waiting {
             denying.extend(&held);
         }
         // Cedar skips a policy that fails. A skipped forbid would allow, so any failure denies.

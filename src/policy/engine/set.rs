@@ -12,12 +12,12 @@ use super::method::{CallFacts, MethodPolicies};
 use super::principal::{Principal, principals};
 use crate::auth::Caller;
 use crate::files::FileTrust;
-use crate::name::MethodName;
+use crate::name::{MethodName, Name};
 use crate::policy::cedar::BuildError;
 use crate::policy::language::{CheckedPolicy, Folder, resolve};
 use crate::policy::model::{
     Approval, ByPrincipal, Declarations, Finding, Location, Methods, NotApprover, Pattern, PolicyErrors, PrincipalKind,
-    Report, Requester, Revision, Rule, Severity, pattern,
+    Report, Requester, Revision, Rule, Severity, TypedValue, pattern,
 };
 use crate::policy::stack;
 use crate::wire::ProofAlgorithm;
@@ -191,6 +191,24 @@ impl PolicySet {
         self.checked.approvals.values()
     }
 
+    /// As whom an agent decides by this approval: two that decide as the same count once.
+    #[must_use]
+    pub fn decides_as<'a>(&'a self, approval: &str, agent: &'a Name) -> &'a str {
+        let approval = self.approval(approval);
+        approval
+            .and_then(|approval| self.person(approval, PrincipalKind::Agent, agent.as_str()))
+            .unwrap_or(agent.as_str())
+    }
+
+    /// The person to whom an agent or a subject belongs, if the approval asks for that and the policy says it.
+    fn person(&self, approval: &Approval, kind: PrincipalKind, name: &str) -> Option<&str> {
+        let known = self.checked.attributes.get(kind, name)?;
+        match known.iter().find(|(attribute, _)| Some(attribute.as_str()) == approval.distinct()) {
+            Some((_, TypedValue::String(person))) => Some(person),
+            _ => None,
+        }
+    }
+
     /// Whether `approver`, the caller of a request that decides about a call, is one who may, by this approval. Their roles are those
     /// with which the policy would decide a call of theirs.
     ///
@@ -204,8 +222,17 @@ impl PolicySet {
         if approver.delegated {
             return Err(NotApprover::Delegated);
         }
-        if let Some(involved) = approval.excludes(approver.agent.as_str(), of) {
+        let name = approver.agent.as_str();
+        let person = |kind, name: &str| self.person(approval, kind, name);
+        let own = person(PrincipalKind::Agent, name);
+        // Agents and subjects are different name spaces, but somebody who decides under the very name of the subject is not taken for
+        // somebody else.
+        let is_approver = |kind, other: &str| other == name || own.is_some_and(|own| person(kind, other) == Some(own));
+        if let Some(involved) = approval.excludes(of, is_approver) {
             return Err(NotApprover::Own(involved));
+        }
+        if approval.distinct().is_some() && own.is_none() {
+            return Err(NotApprover::Nobody);
         }
         let principal = Principal::of(approver, PrincipalKind::Agent, &self.checked);
         let decides = |role: &str| approval.roles.iter().any(|one| one == role);

@@ -9,8 +9,8 @@ use super::toml_file::description;
 use super::when;
 use crate::name::is_name;
 use crate::policy::model::{
-    Approval, Declarations, Effect, Involved, Located, Mode, Pattern, PrincipalKind, Report, RoleSource, Rule,
-    described, shown,
+    Approval, Declarations, Effect, Involved, Located, Mode, ParamType, Pattern, PrincipalKind, Report, RoleSource,
+    Rule, described, shown,
 };
 
 /// A call may need several approvals, and each has to be looked at by people.
@@ -65,6 +65,7 @@ fn approval(name: &Located<String>, mut table: Table<'_>, declarations: &Declara
     let valid_s = duration(&mut table, "valid", MOST_VALID_S).unwrap_or(VALID_S);
     let needs_reason = table.flag("reason").is_some_and(|flag| flag.value);
     let exclude = exclude(&mut table);
+    let distinct = distinct(&mut table, declarations);
     table.finish();
     Approval {
         name: name.value.clone(),
@@ -76,6 +77,7 @@ fn approval(name: &Located<String>, mut table: Table<'_>, declarations: &Declara
         valid_s,
         needs_reason,
         exclude,
+        distinct,
     }
 }
 
@@ -112,6 +114,26 @@ fn duration(table: &mut Table<'_>, key: &'static str, most_s: u64) -> Option<u64
     let help = format!("write a duration from 10s to {}h, such as \"30m\"", most_s / 3600);
     let read = |text: &str| when::seconds(text).and_then(fits);
     when::parsed(&text, read, &format!("a duration for `{key}`"), &help, report)
+}
+
+/// An attribute of agents that is a text.
+fn distinct(table: &mut Table<'_>, declarations: &Declarations) -> Option<String> {
+    let report = table.report();
+    let name = table.string("distinct")?;
+    match declarations.attributes.get(&name.value) {
+        Some(ParamType::String) => {}
+        Some(other) => {
+            let message =
+                format!("`distinct` is about a text, and the attribute `{}` is of type {other}", shown(&name.value));
+            report.error(&name.at, message, "name an attribute of type string");
+        }
+        None => {
+            let help = format!("declare it: `[attributes]` and `{} = \"string\"`", shown(&name.value));
+            let known = declarations.attributes.keys().map(String::as_str);
+            report.unknown(&name.at, "attribute", &name.value, known, help);
+        }
+    }
+    Some(name.value)
 }
 
 /// Nobody decides about their own call, unless the file lets those whom it is made for.

@@ -292,7 +292,7 @@ impl Reach<'_> {
         let looks = |reach: &Reach<'_>| {
             let mut looks = looks(reach);
             // All parameters have to be as declared where calls wait for an approval.
-            looks.extend(reach.rule.unless_approved.is_some().then(|| vec!["params".to_owned()]));
+            looks.extend(reach.rule.approval().map(|_| vec!["params".to_owned()]));
             looks
         };
         let own = looks(self);
@@ -309,7 +309,7 @@ impl Reach<'_> {
         let effects = wide.effect == rule.effect || (wide.effect == Effect::Deny && self.conditions.is_empty());
         effects
             // What an approval lifts leaves more than what denies for good.
-            && (wide.unless_approved.is_none() || wide.is_lifted_like(rule))
+            && (wide.approval().is_none() || wide.effect == rule.effect && wide.approval() == rule.approval())
             // A shadow rule is informative as long as no enforced one does the same.
             && wide.mode == Mode::Enforce
             && rule.callers.iter().all(|whom| wide.callers.iter().any(|wider| wider.covers(whom)))

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::location::Location;
+use super::principal::PrincipalKind;
 
 /// An approval that a policy file describes: people decide whether one call may run that a deny rule with `unless_approved` denies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,6 +25,8 @@ pub struct Approval {
     #[serde(rename = "reason")]
     pub(crate) needs_reason: bool,
     pub(crate) exclude: Vec<Involved>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) distinct: Option<String>,
 }
 
 impl Approval {
@@ -75,15 +78,55 @@ impl Approval {
         &self.exclude
     }
 
-    /// The one among these excluded whom `approver` is. Agents and subjects are different name spaces, but somebody who decides under the
-    /// very name of the subject is not taken for somebody else.
-    pub(crate) fn excludes(&self, approver: &str, of: &Requester<'_>) -> Option<Involved> {
+    /// The attribute by which several agents are one person: a person decides once, and not about calls of their other agents.
+    #[must_use]
+    pub fn distinct(&self) -> Option<&str> {
+        self.distinct.as_deref()
+    }
+
+    /// What it takes, in words.
+    pub(crate) fn terms(&self) -> String {
+        let roles: Vec<String> = self.roles.iter().map(|role| format!("`{}`", role.escape_debug())).collect();
+        let agents = if self.count == 1 { "agent" } else { "different agents" };
+        let distinct = self.distinct.as_ref().map(|name| format!(" and different `{name}`")).unwrap_or_default();
+        let distinct = if self.count == 1 { String::new() } else { distinct };
+        let reason = if self.needs_reason { ", with a reason" } else { "" };
+        let involved: Vec<&str> = self.exclude.iter().map(|who| who.words()).collect();
+        format!(
+            "{} {agents}{distinct} with the role {}, not the call's own {}, within {}{reason}; then valid for {}",
+            self.count,
+            roles.join(" or "),
+            involved.join(", "),
+            spelled(self.within_s),
+            spelled(self.valid_s)
+        )
+    }
+
+    /// The one among these excluded for whom `is_approver` holds.
+    pub(crate) fn excludes(
+        &self,
+        of: &Requester<'_>,
+        is_approver: impl Fn(PrincipalKind, &str) -> bool,
+    ) -> Option<Involved> {
         self.exclude.iter().copied().find(|who| match who {
-            Involved::Agent => of.agent == approver,
-            Involved::Subject => of.subject == approver,
-            Involved::Via => of.via.iter().any(|name| name == approver),
+            Involved::Agent => is_approver(PrincipalKind::Agent, of.agent),
+            Involved::Subject => is_approver(PrincipalKind::Subject, of.subject),
+            Involved::Via => of.via.iter().any(|name| is_approver(PrincipalKind::Agent, name)),
         })
     }
+}
+
+impl fmt::Display for Approval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` ({}): {}", self.name, self.at, self.terms())
+    }
+}
+
+/// In the largest unit in which it is a whole number.
+fn spelled(seconds: u64) -> String {
+    let units = [("h", 3600), ("m", 60)];
+    let (unit, length) = units.into_iter().find(|(_, of)| seconds.is_multiple_of(*of)).unwrap_or(("s", 1));
+    format!("{}{unit}", seconds / length)
 }
 
 /// How somebody is involved in a call.
@@ -101,6 +144,14 @@ pub enum Involved {
 impl Involved {
     pub(crate) const NAMED: [(&'static str, Self); 3] =
         [("agent", Self::Agent), ("subject", Self::Subject), ("via", Self::Via)];
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Subject => "subject",
+            Self::Via => "earlier actors",
+        }
+    }
 }
 
 /// Whose call waits.
@@ -125,6 +176,8 @@ pub enum NotApprover {
     Delegated,
     /// None of the approval's roles.
     Role,
+    /// The policy does not say which person the agent belongs to, and the approval counts persons.
+    Nobody,
     /// Their own call.
     Own(Involved),
 }
@@ -136,6 +189,7 @@ impl fmt::Display for NotApprover {
             Self::SharedKey => "decisions are signed with an Ed25519 key",
             Self::Delegated => "decisions are made in one's own name",
             Self::Role => "none of the roles that decide",
+            Self::Nobody => "the policy does not say which person this agent belongs to",
             Self::Own(Involved::Agent) => "nobody decides about a call of their own",
             Self::Own(Involved::Subject) => "nobody decides about a call on their own behalf",
             Self::Own(Involved::Via) => "nobody decides about a call that was passed on by them",

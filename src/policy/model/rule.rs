@@ -108,10 +108,9 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// Whether every approval that lifts this rule lifts the other.
-    pub(crate) fn is_lifted_like(&self, other: &Self) -> bool {
-        let name = |rule: &Self| rule.unless_approved.as_ref().map(|name| name.value.clone());
-        self.effect == other.effect && name(self) == name(other)
+    /// The name of the approval that lifts it.
+    pub(crate) fn approval(&self) -> Option<&str> {
+        self.unless_approved.as_ref().map(|name| name.value.as_str())
     }
 }
 
