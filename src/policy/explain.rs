@@ -11,7 +11,7 @@ use crate::policy::cedar::{References, compile, expr};
 use crate::policy::engine::{
     CallFacts, ContextShape, Decision, MethodPolicies, PolicySet, Principal, Question, Reason, principals,
 };
-use crate::policy::model::{Condition, Effect, Mode, PrincipalKind, Revision, Rule, RuleId};
+use crate::policy::model::{Approval, Condition, Effect, Mode, PrincipalKind, Revision, Rule, RuleId};
 use observed::observed_value;
 
 /// A decision with its reasons.
@@ -23,6 +23,9 @@ pub struct Explanation {
     pub revision: Revision,
     /// The method asked about.
     pub method: String,
+    /// The approvals that it needs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Approval>,
     /// One for the agent, and one for the subject of a delegated call.
     pub principals: Vec<PrincipalExplanation>,
 }
@@ -50,6 +53,9 @@ pub struct RuleExplanation {
     pub description: Option<String>,
     /// What it does when it matches.
     pub effect: Effect,
+    /// The approval that lifts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unless_approved: Option<String>,
     /// Whether it takes part in verdicts.
     pub mode: Mode,
     /// Whether it matched.
@@ -90,10 +96,16 @@ impl PolicySet {
     /// Answers a question and says of every rule of the method whether it matched, and if not, why not.
     #[must_use]
     pub fn explain(&self, question: &Question<'_>) -> Explanation {
+        self.explain_approved(question, &[])
+    }
+
+    /// The same for a call for which these approvals were given, as [`PolicySet::decide_approved`] decides it.
+    #[must_use]
+    pub fn explain_approved(&self, question: &Question<'_>, approved: &[&str]) -> Explanation {
         let principals = match self.policies_for(question.method) {
             None => Vec::new(),
             Some(policies) => {
-                let facts = policies.facts(question);
+                let facts = CallFacts { approved, ..policies.facts(question) };
                 let principal = |kind| Principal::of(question.caller, kind, self.checked());
                 let views = principals(question.caller).map(|kind| View {
                     policies,
@@ -103,8 +115,10 @@ impl PolicySet {
                 views.map(|view| view.explain()).collect()
             }
         };
+        let decision = self.decide_approved(question, approved);
         Explanation {
-            decision: self.decide(question),
+            approvals: decision.approvals.iter().filter_map(|name| self.approval(name)).cloned().collect(),
+            decision,
             revision: self.revision().clone(),
             method: question.method.to_owned(),
             principals,
@@ -171,6 +185,7 @@ impl View<'_> {
             rule: rule.id.clone(),
             description: rule.description.clone(),
             effect: rule.effect,
+            unless_approved: rule.approval().map(ToOwned::to_owned),
             mode: rule.mode,
             outcome,
             conditions: parts,
@@ -223,6 +238,9 @@ impl fmt::Display for Explanation {
         if let Some(why) = self.revision.why() {
             writeln!(f, "everything is denied: {why}")?;
         }
+        for approval in &self.approvals {
+            writeln!(f, "approval {approval}")?;
+        }
         for principal in &self.principals {
             let whom = if principal.kind == PrincipalKind::Subject { "the subject " } else { "" };
             writeln!(f, "\nfor {whom}{}: {}", principal.name.escape_debug(), principal.decision)?;
@@ -252,7 +270,8 @@ impl fmt::Display for RuleExplanation {
             Outcome::Not | Outcome::Skipped => "does not match",
         };
         let shadow = if self.mode == Mode::Shadow { " (shadow)" } else { "" };
-        writeln!(f, "  {} rule {}{shadow} {outcome}", self.effect, self.rule)?;
+        let until = self.unless_approved.as_ref().map(|name| format!(", until approved: `{name}`")).unwrap_or_default();
+        writeln!(f, "  {} rule {}{shadow} {outcome}{until}", self.effect, self.rule)?;
         for part in &self.conditions {
             let actual = part.actual.as_ref().map(|actual| format!(" ({actual})")).unwrap_or_default();
             match &part.outcome {

@@ -2,7 +2,8 @@
 
 use sealwire::configure::ProofAlgorithm;
 use sealwire::decide::{Involved, NotApprover, Reason, Requester, Verdict};
-use sealwire::{Caller, Decision, PolicySet, Question};
+use sealwire::internal::policy::{Access, CallerGroup, Diff, Direction, Replay, TestReport, TestSuite};
+use sealwire::{Caller, Decision, DecisionRecord, PolicySet, Question};
 use sealwire_testkit::policies::*;
 use serde_json::value::RawValue;
 
@@ -315,4 +316,188 @@ fn a_rule_that_can_be_lifted_covers_none_that_cannot() {
     assert!(covered("", "") && covered("x", "x"));
     assert!(!covered("x", "") && !covered("x", "y"));
     assert!(told("") && !told("x"));
+}
+
+#[test]
+fn a_person_with_two_agents_decides_once_and_not_about_their_own_calls() {
+    let set = toml(
+        r#"
+[attributes]
+person = "string"
+[role.treasurer]
+[agent.tom-desk]
+attributes = { person = "tom" }
+[agent.tom-phone]
+attributes = { person = "tom" }
+[agent.tina]
+attributes = { person = "tina" }
+[subject."tom@example.com"]
+attributes = { person = "tom" }
+[method."bank/close"]
+params = []
+[approval.two]
+from = ["treasurer"]
+count = 2
+distinct = "person"
+[rule.close]
+everyone = true
+deny = ["bank/close"]
+unless_approved = "two"
+"#,
+    );
+    let signer = |agent: &str| Caller { algorithm: ProofAlgorithm::EdDsa, ..caller(agent, &["treasurer"]) };
+    let decides = |approver: &str, agent: &str, subject: &str, via: &[String]| {
+        set.may_decide("two", &signer(approver), &Requester { agent, subject, via })
+    };
+    assert_eq!(decides("tina", "tom-desk", "tom-desk", &[]), Ok(()));
+    assert_eq!(decides("tom-phone", "tom-desk", "tom-desk", &[]), Err(NotApprover::Own(Involved::Agent)));
+    let own = Err(NotApprover::Own(Involved::Subject));
+    assert_eq!(decides("tom-phone", "robot", "tom@example.com", &[]), own);
+    let via = ["tom-desk".to_owned()];
+    assert_eq!(decides("tom-phone", "robot", "robot", &via), Err(NotApprover::Own(Involved::Via)));
+    assert_eq!(decides("stranger", "robot", "robot", &[]), Err(NotApprover::Nobody));
+    let name = |text: &str| sealwire::Name::new(text).unwrap();
+    let (desk, phone, tina) = (name("tom-desk"), name("tom-phone"), name("tina"));
+    assert_eq!(set.decides_as("two", &desk), set.decides_as("two", &phone));
+    assert_ne!(set.decides_as("two", &desk), set.decides_as("two", &tina));
+    let plain = toml(BANK);
+    assert_ne!(plain.decides_as("officer", &desk), plain.decides_as("officer", &phone));
+}
+
+#[test]
+fn tools_tell_calls_that_wait_from_those_that_are_denied() {
+    let set = toml(BANK);
+    let teller = caller("t", &["teller"]);
+    let raw = RawValue::from_string(r#"["abroad-1",10001]"#.to_owned()).unwrap();
+    let question = Question { caller: &teller, method: "bank/transfer", params: Some(&raw), now_ms: MONDAY_AFTERNOON };
+    let told = set.explain(&question).to_string();
+    for expected in [
+        "deny: approval required by `large` (policy.toml:26); needs: `two-treasurers`, `officer`\n",
+        "\napproval `two-treasurers` (policy.toml:16): 2 different agents with the role `treasurer`, not the call's own agent, subject, earlier actors, within 1h, with a reason; then valid for 1m\n",
+        "\napproval `officer` (policy.toml:23): 1 agent with the role `officer`, not the call's own agent, subject, earlier actors, within 30m; then valid for 5m\n",
+        "\n  deny rule `large` (policy.toml:26) matches, until approved: `two-treasurers`\n",
+        "\n  deny rule `huge` (policy.toml:38) does not match\n",
+    ] {
+        assert!(told.contains(expected), "{expected}\nin\n{told}");
+    }
+    let given = set.explain_approved(&question, &["two-treasurers", "officer"]);
+    assert!(
+        given.to_string().starts_with(
+            "allow: allowed by `role.teller.allow` (policy.toml:8); approved: `two-treasurers`, `officer`\n"
+        ),
+        "{given}"
+    );
+    let json = serde_json::to_value(set.explain(&question)).unwrap();
+    assert_eq!(json["decision"]["approvals"], serde_json::json!(["two-treasurers", "officer"]));
+    assert_eq!(json["approvals"][0]["count"], 2);
+    assert_eq!(json["approvals"][0]["exclude"], serde_json::json!(["agent", "subject", "via"]));
+
+    let cell = set.access(&CallerGroup::Role("teller".to_owned()), "bank/close");
+    assert_eq!((cell.access, cell.is_forbidden()), (Access::Conditional, false));
+    let words: Vec<String> = cell.rules.iter().map(ToString::to_string).collect();
+    assert!(words.contains(&"deny by `close` (policy.toml:43), until approved: `officer`".to_owned()), "{words:?}");
+    assert!(set.matrix().to_html().contains("until approved: `officer`"));
+}
+
+const CASES: &str = r#"
+[caller.t]
+roles = ["teller"]
+[[case]]
+name = "waits"
+caller = "t"
+method = "bank/close"
+params = { account = "a" }
+expect = "wait"
+rule = "close"
+[[case]]
+name = "approved"
+caller = "t"
+method = "bank/close"
+params = { account = "a" }
+approved = ["officer"]
+expect = "allow"
+[[case]]
+name = "a denial for every tool that knows nothing else"
+caller = "t"
+method = "bank/close"
+params = { account = "a" }
+expect = "deny"
+"#;
+
+#[test]
+fn expected_decisions_say_what_waits() {
+    let set = toml(BANK);
+    let run = |cases: &str| TestReport::run(&set, &TestSuite::from_texts([("a.test.toml", cases)]).unwrap());
+    assert!(run(CASES).passed(), "{}", run(CASES));
+    let huge =
+        CASES.replace("bank/close", "bank/transfer").replace("account = \"a\"", "to = \"a\", amount = 1_000_000");
+    let report = run(&huge).to_string();
+    assert!(report.contains("\n- wait by `close`\n+ deny: forbidden by `huge` (policy.toml:38)\n"), "{report}");
+    assert!(report.contains(", approved: `officer`\n- allow\n+ deny: forbidden by"), "{report}");
+    let unknown = run(&CASES.replace("[\"officer\"]", "[\"officers\"]")).to_string();
+    assert!(
+        unknown.contains("a.test.toml:16: error: unknown approval `officers`; did you mean `officer`?"),
+        "{unknown}"
+    );
+    let needless = run(&CASES.replace("[\"officer\"]", "[\"officer\", \"two-treasurers\"]")).to_string();
+    assert!(
+        needless.contains("a.test.toml:16: error: the call does not need the approval `two-treasurers`;"),
+        "{needless}"
+    );
+    let both = CASES.replace("rule = \"close\"", "reason = \"no_rule\"");
+    let both = TestSuite::from_texts([("a.test.toml", both.as_str())]).unwrap_err().to_string();
+    assert!(both.contains("a.test.toml:10: error: `reason` beside `expect = \"wait\"`, which says it"), "{both}");
+}
+
+#[test]
+fn a_difference_is_told_when_a_rule_begins_to_wait_or_stops() {
+    let plain = BANK.replacen("unless_approved = \"two-treasurers\"\n", "", 1);
+    let other = BANK.replacen("unless_approved = \"two-treasurers\"", "unless_approved = \"officer\"", 1);
+    let fewer = BANK.replace("count = 2", "count = 1");
+    let diff = |old: &str, new: &str| Diff::between(&toml(old), &toml(new));
+    let told = |old: &str, new: &str| diff(old, new).to_string();
+    assert!(told(&plain, BANK).contains("`large` (deny) is now lifted by `two-treasurers`"), "{}", told(&plain, BANK));
+    assert!(told(BANK, &plain).contains("`large` (deny) no longer waits for an approval"));
+    let of = |old: &str, new: &str, wanted: Direction| {
+        let changes = diff(old, new).changes;
+        assert!(!changes.is_empty() && changes.iter().all(|change| change.direction == wanted), "{changes:?}");
+    };
+    of(&plain, BANK, Direction::More);
+    of(BANK, &plain, Direction::Less);
+    of(BANK, &other, Direction::Unclear);
+    let said = told(BANK, &fewer);
+    assert!(said.contains("the approval `two-treasurers`: 2 different agents"), "{said}");
+    assert!(said.contains(" -> 1 agent with"), "{said}");
+}
+
+#[test]
+fn recorded_calls_tell_how_many_would_have_waited() {
+    let set = toml(BANK);
+    let (free, _) = BANK.split_once("[rule.close]").unwrap();
+    let free = toml(free);
+    let teller = caller("t", &["teller"]);
+    let raw = RawValue::from_string(r#"["a"]"#.to_owned()).unwrap();
+    let question = Question { caller: &teller, method: "bank/close", params: Some(&raw), now_ms: MONDAY_AFTERNOON };
+    let line = |set: &PolicySet, approved: &[&str]| {
+        let decision = set.decide_approved(&question, approved);
+        let record = DecisionRecord::new(set, &question, &decision, None);
+        let mut line =
+            serde_json::json!({ "v": 1, "session": "s1", "seq": 1, "prev": "A".repeat(43), "kind": "decision" });
+        line.as_object_mut().unwrap().extend(serde_json::to_value(record).unwrap().as_object().unwrap().clone());
+        line.to_string()
+    };
+    let (allowed, waited, approved) = (line(&free, &[]), line(&set, &[]), line(&set, &["officer"]));
+    let replay = |set: &PolicySet, lines: &[&str]| Replay::run(set, &lines.join("\n"));
+    let found = replay(&set, &[&allowed, &waited, &approved]);
+    assert_eq!((found.totals.different, found.totals.waiting, found.totals.unknown), (1, 1, 0), "{found}");
+    assert!(
+        found.to_string().contains("3 calls: 1 would come out differently (1 would have waited for an approval), 0")
+    );
+    // Where nothing waits any more, what waited is allowed, and what was approved is no different.
+    let found = replay(&free, &[&waited, &approved]);
+    assert_eq!((found.totals.different, found.totals.waiting, found.totals.unreadable), (1, 0, 0), "{found}");
+    // Denied for good where it waited: that is a difference, too.
+    let never =
+        toml(&BANK.replace("deny = [\"bank/close\"]\nunless_approved = \"officer\"", "deny = [\"bank/close\"]"));
+    assert_eq!(replay(&never, &[&waited]).totals.different, 1);
 }

@@ -6,10 +6,10 @@ mod reference;
 mod types;
 mod whole;
 
-use generate::{Asked, Effect, Model, any_asked, any_model, any_rule, any_rule_as_it_comes};
+use generate::{Asked, Effect, Model, any_asked, any_model, any_model_with_approvals, any_rule, any_rule_as_it_comes};
 use proptest::prelude::*;
 use sealwire::decide::{Methods, Reason, Severity, Verdict};
-use sealwire::internal::policy::{MethodScope, TokenRoles};
+use sealwire::internal::policy::{Access, CallerGroup, MethodScope, TokenRoles};
 use sealwire::internal::wire::Endpoint;
 use sealwire::{Decision, MethodName, Name, PolicySet, Question};
 use serde_json::value::RawValue;
@@ -25,6 +25,20 @@ fn toml_set(model: &Model) -> PolicySet {
 fn decide(set: &PolicySet, asked: &Asked) -> Decision {
     let raw = asked.params.as_ref().map(|text| RawValue::from_string(text.clone()).unwrap());
     set.decide(&Question { caller: &asked.caller, method: &asked.method, params: raw.as_deref(), now_ms: asked.now_ms })
+}
+
+fn decide_approved(set: &PolicySet, asked: &Asked, approved: &[&str]) -> Decision {
+    let raw = asked.params.as_ref().map(|text| RawValue::from_string(text.clone()).unwrap());
+    let question =
+        Question { caller: &asked.caller, method: &asked.method, params: raw.as_deref(), now_ms: asked.now_ms };
+    set.decide_approved(&question, approved)
+}
+
+/// The same policy without the rules that these approvals lift.
+fn without_lifted(model: &Model, approved: &[&str]) -> Model {
+    let mut model = model.clone();
+    model.rules.retain(|rule| rule.shadow || !rule.lifted.is_some_and(|name| approved.contains(&name)));
+    model
 }
 
 /// A few cases in an ordinary test run; `PROPTEST_CASES=5000` for a night.
@@ -151,6 +165,60 @@ proptest! {
                         prop_assert!(may_publish(scope, asked), "{}\n{asked:?}\n{scope:?}", model.to_toml());
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn an_approval_takes_out_the_rules_that_name_it_and_nothing_else(
+        model in any_model_with_approvals(),
+        asked in prop::collection::vec(any_asked(), 12),
+    ) {
+        let sets = [toml_set(&model), load(&[("base.toml", generate::BASE), ("rules.cedar", &model.to_cedar())])];
+        let exported = load(&[("base.toml", generate::BASE), ("rules.cedar", &sets[0].to_cedar())]);
+        // A claim of the wrong type is a fault as long as some rule reads it, and so are odd parameters.
+        let is_typed = |asked: &&Asked| {
+            asked.well_formed && asked.exists() && asked.caller.token.claims.get("tenant").is_none_or(serde_json::Value::is_string)
+        };
+        for approved in [&[][..], &["x"], &["y"], &["x", "y"]] {
+            let bare = without_lifted(&model, approved);
+            for asked in asked.iter().filter(is_typed) {
+                let expected = reference::decide(&bare, asked);
+                let helped = reference::decide(&without_lifted(&model, &["x", "y"]), asked).verdict.is_allow();
+                for set in sets.iter().chain([&exported]) {
+                    let found = decide_approved(set, asked, approved);
+                    prop_assert_eq!(found.verdict, expected.verdict, "{}\n{:?}", model.to_toml(), asked);
+                    let waits = helped && !expected.verdict.is_allow();
+                    let reason = if waits { "approval_required" } else { expected.reason };
+                    prop_assert_eq!(found.reason.label(), reason, "{}\n{:?}\n{}", model.to_toml(), asked, found);
+                    prop_assert!(found.approvals.is_empty() || helped, "{}\n{:?}\n{}", model.to_toml(), asked, found);
+                    let needed: Vec<&str> = found.approvals.iter().map(String::as_str).collect();
+                    if waits {
+                        prop_assert!(needed.iter().any(|name| !approved.contains(name)));
+                        prop_assert!(decide_approved(set, asked, &needed).is_allow());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn calls_that_an_approval_would_allow_can_be_reached(
+        model in any_model_with_approvals(),
+        asked in prop::collection::vec(any_asked(), 12),
+    ) {
+        let set = toml_set(&model);
+        for asked in asked.iter().filter(|asked| decide_approved(&set, asked, &["x", "y"]).is_allow()) {
+            let reach = set.reach(&asked.caller, &asked.method, asked.now_ms);
+            prop_assert!(reach.is_some(), "{}\n{asked:?}", model.to_toml());
+            let carried = &asked.caller.roles;
+            for roles in [TokenRoles::Any, TokenRoles::Within(carried.clone()), TokenRoles::Exactly(carried.clone())] {
+                let scope = set.method_scope(&asked.caller.agent, &roles);
+                prop_assert!(may_publish(&scope, asked), "{}\n{asked:?}\n{scope:?}", model.to_toml());
+            }
+            let group = CallerGroup::Agent(asked.caller.agent.to_string());
+            if !asked.caller.delegated && carried.is_empty() {
+                prop_assert!(set.access(&group, &asked.method).access != Access::Denied, "{}\n{asked:?}", model.to_toml());
             }
         }
     }

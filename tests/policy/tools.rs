@@ -112,7 +112,7 @@ fn mistakes_in_expectations_have_lines() {
     let found: Vec<String> = errors.findings().iter().map(ToString::to_string).collect();
     assert_finding(&found, "t.test.toml:2: error: unknown key `role` in `[caller.a]`; did you mean `roles`?");
     assert_finding(&found, "t.test.toml:4: error: unknown caller `b`; did you mean `a`?");
-    assert_finding(&found, "t.test.toml:10: error: `expect = \"yes\"` is not known; write `allow` or `deny`");
+    assert_finding(&found, "t.test.toml:10: error: `expect = \"yes\"` is not known; write `allow`, `deny` or `wait`");
 }
 
 #[test]

@@ -47,7 +47,9 @@ impl AccessCell {
     /// Whether a rule denies every call of these callers, whatever else they have.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
-        let always = |rule: &CellRule| rule.effect == Effect::Deny && rule.conditions.is_empty();
+        let always = |rule: &CellRule| {
+            rule.effect == Effect::Deny && rule.conditions.is_empty() && rule.unless_approved.is_none()
+        };
         self.access == Access::Denied && self.rules.iter().any(always)
     }
 
@@ -71,6 +73,9 @@ pub struct CellRule {
     pub effect: Effect,
     /// What must hold for it to apply; nothing if it always does.
     pub conditions: Vec<String>,
+    /// The approval with which calls are let through that it denies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unless_approved: Option<String>,
 }
 
 impl fmt::Display for CellRule {
@@ -84,7 +89,7 @@ impl fmt::Display for CellRule {
                 write!(f, " {word}{}", conditions.join(" and "))?;
             }
         }
-        Ok(())
+        self.unless_approved.as_ref().map_or(Ok(()), |name| write!(f, ", until approved: `{name}`"))
     }
 }
 
@@ -220,7 +225,8 @@ pub(crate) struct Residual<'a> {
 impl Residual<'_> {
     pub(crate) fn cell_rule(&self) -> CellRule {
         let conditions = self.asks().map(|part| part.text.clone()).collect();
-        CellRule { rule: self.rule.id.clone(), effect: self.rule.effect, conditions }
+        let unless_approved = self.rule.approval().map(ToOwned::to_owned);
+        CellRule { rule: self.rule.id.clone(), effect: self.rule.effect, conditions, unless_approved }
     }
 
     fn asks(&self) -> impl Iterator<Item = &Condition> {
@@ -238,8 +244,10 @@ impl EffectiveRules<'_> {
         self.held.iter().any(|held| held.rule.effect == effect)
     }
 
+    /// Whether a rule does this to every call, and no approval changes that.
     fn always(&self, effect: Effect) -> bool {
-        self.held.iter().any(|held| held.rule.effect == effect && held.asks().next().is_none())
+        let mut held = self.held.iter().filter(|held| held.rule.effect == effect);
+        held.any(|held| held.asks().next().is_none() && held.rule.approval().is_none())
     }
 
     pub(crate) fn access(&self) -> Access {

@@ -182,6 +182,17 @@ impl ChangeBuilder {
             }),
             _ => self.directions.push(Direction::Unclear),
         }
+        let (was, is) = (before.rule.approval(), after.rule.approval());
+        if was != is {
+            let now =
+                is.map_or("no longer waits for an approval".to_owned(), |name| format!("is now lifted by `{name}`"));
+            self.words.push(format!("`{rule}` ({effect}) {now}"));
+            self.directions.push(match (was, is) {
+                (None, _) => Direction::More,
+                (_, None) => Direction::Less,
+                _ => Direction::Unclear,
+            });
+        }
         let (was, is) = (before.rule.delegation, after.rule.delegation);
         if was != is {
             let now = match is {
@@ -224,6 +235,7 @@ fn widening(effect: Effect, more: bool) -> Direction {
 
 fn same(one: &Residual<'_>, other: &Residual<'_>) -> bool {
     one.rule.effect == other.rule.effect
+        && one.rule.approval() == other.rule.approval()
         && one.rule.delegation == other.rule.delegation
         && structure::ask_the_same(one.conditions(), other.conditions())
 }

@@ -39,6 +39,7 @@ fn annotated(rule: &Rule) -> Option<String> {
         ("id", Some(rule.id.name())),
         ("delegated", Some("also")),
         ("description", rule.description.as_deref()),
+        ("unless_approved", rule.approval()),
         ("mode", (rule.mode == Mode::Shadow).then_some("shadow")),
     ];
     let annotations: BTreeMap<String, pst::SmolStr> =

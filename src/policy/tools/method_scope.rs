@@ -88,7 +88,9 @@ impl PolicySet {
             let of = |effect| rules.iter().filter(move |rule| rule.effect == effect && covers(rule, delegated));
             let could_hold = |rule: &&Rule| !parts(rule, known).any(|holds| holds == Some(false));
             let surely_holds = |rule: &&Rule| parts(rule, known).all(|holds| holds == Some(true));
-            (policies.open || of(Effect::Allow).any(could_hold)) && !of(Effect::Deny).any(surely_holds)
+            // What an approval lifts is a call that can be allowed.
+            let mut denying = of(Effect::Deny).filter(|rule| rule.approval().is_none());
+            (policies.open || of(Effect::Allow).any(could_hold)) && !denying.any(surely_holds)
         })
     }
 }

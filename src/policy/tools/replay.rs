@@ -39,6 +39,8 @@ pub struct Replay {
 pub struct ReplayTotals {
     /// Calls that would come out differently.
     pub different: usize,
+    /// Those among them that would wait for an approval, and did not.
+    pub waiting: usize,
     /// Calls for which that cannot be told.
     pub unknown: usize,
     /// Lines that are not records.
@@ -108,9 +110,11 @@ impl Replay {
         self.calls += 1;
         let (now, why) = record.again(set);
         let is_unknown = why.is_some();
-        if !is_unknown && now.verdict == record.verdict {
+        let (waited, waits) = (record.is_waiting(), now.reason == Reason::ApprovalRequired);
+        if !is_unknown && now.verdict == record.verdict && waits == waited {
             return;
         }
+        self.totals.waiting += usize::from(!is_unknown && waits && !waited);
         let total = if is_unknown { &mut self.totals.unknown } else { &mut self.totals.different };
         *total += 1;
         let total = *total;
@@ -152,9 +156,20 @@ impl DecisionRecord {
         let decision = match &self.fault {
             // Which parameter was wrong is not recorded, but that one was is what decides.
             Some(fault) => decide_faulty(set, &question, Reason::ParamType(fault.clone())),
+            // Whatever was approved before a call was allowed still counts.
+            None if self.verdict.is_allow() => set.decide_approved(&question, &self.approvals()),
             None => set.decide(&question),
         };
         (decision, why)
+    }
+
+    /// Whether it was denied until it would be approved.
+    fn is_waiting(&self) -> bool {
+        self.reason == Reason::ApprovalRequired.label()
+    }
+
+    fn approvals(&self) -> Vec<&str> {
+        self.approvals.iter().map(String::as_str).collect()
     }
 }
 
@@ -257,7 +272,7 @@ impl fmt::Display for Replay {
         for (line, error) in &self.unreadable {
             writeln!(f, "line {line}: not a recorded decision: {error}")?;
         }
-        let ReplayTotals { different, unknown, unreadable } = self.totals;
+        let ReplayTotals { different, waiting, unknown, unreadable } = self.totals;
         let listed = self.different.len() + self.unknown.len() + self.unreadable.len();
         let left_out = (different + unknown + unreadable).saturating_sub(listed);
         if left_out > 0 {
@@ -265,9 +280,11 @@ impl fmt::Display for Replay {
         }
         write!(
             f,
-            "{} calls: {different} would come out differently, {unknown} cannot be told, {unreadable} unreadable lines (policy \
+            "{} calls: {different} would come out differently{}, {unknown} cannot be told, {unreadable} unreadable lines (policy \
              revision {})",
-            self.calls, self.revision
+            self.calls,
+            if waiting > 0 { format!(" ({waiting} would have waited for an approval)") } else { String::new() },
+            self.revision
         )
     }
 }

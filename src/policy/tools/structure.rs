@@ -50,6 +50,7 @@ fn differences(one: &Rule, other: &Rule) -> Vec<&'static str> {
         ("whom it is about", who(one) == who(other)),
         ("delegation", one.delegation == other.delegation),
         ("methods", methods(one) == methods(other)),
+        ("approval", one.approval() == other.approval()),
         ("conditions", ask_the_same(one.conditions.iter(), other.conditions.iter())),
     ]
     .into_iter()
@@ -91,6 +92,9 @@ pub(crate) fn surroundings(old: &PolicySet, new: &PolicySet) -> Vec<String> {
             (name.clone(), format!("{source}{includes}{}", quoted(&role.includes)))
         });
         described.collect()
+    });
+    compare("the approval", &|policy| {
+        policy.approvals.iter().map(|(name, approval)| (name.clone(), approval.terms())).collect()
     });
     compare("what files grant to", &|policy| {
         let granted = policy.granted.iter().filter(|(_, _, roles)| !roles.is_empty());

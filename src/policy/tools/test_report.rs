@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::test_suite::{Case, TestSuite};
 use crate::policy::engine::{Decision, PolicySet, Question, Reason, Verdict};
 use crate::policy::explain::{Explanation, Outcome, RuleExplanation};
-use crate::policy::model::{Effect, Finding, Mode, Report, Revision, RuleId};
+use crate::policy::model::{Effect, Finding, Mode, Report, Revision, RuleId, shown};
 
 /// The outcome of all cases.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,18 +63,23 @@ impl TestReport {
                 params: case.params.as_deref(),
                 now_ms: case.now_ms,
             };
-            let explanation = set.explain(&question);
+            let approved: Vec<&str> = case.approved.iter().map(|name| name.value.as_str()).collect();
+            let explanation = set.explain_approved(&question, &approved);
             let held = explanation.principals.iter().flat_map(|principal| &principal.rules);
             let held = held.filter(|rule| rule.outcome == Outcome::Held);
             matched.extend(held.map(|rule| rule.rule.name().to_owned()));
             // No rule says anything about such a call, so the case would show nothing about the rules.
             let reason = &explanation.decision.reason;
             let is_misspelled = reason.is_about_params() || matches!(reason, Reason::ClaimType(_));
+            let needless = case.approved.iter().find(|name| !explanation.decision.approvals.contains(&name.value));
             if !as_expected(case, &explanation.decision) {
                 failures.push(failure(case, explanation));
             } else if is_misspelled && case.reason.is_none() {
                 let help = format!("if that is what the case is about, write `reason = \"{}\"`", reason.label());
                 misspelled.error(&case.at, format!("no rule is asked, since {reason}"), help);
+            } else if let Some(name) = needless.filter(|_| explanation.decision.is_allow()) {
+                let message = format!("the call does not need the approval `{}`", shown(&name.value));
+                misspelled.error(&name.at, message, "take it out, or look why no rule waits for it");
             }
         }
         let mut mistakes = expectations.validate(set);
@@ -105,12 +110,13 @@ impl TestReport {
 fn as_expected(case: &Case, decision: &Decision) -> bool {
     let rule = decision.rule.as_ref().map(RuleId::name);
     decision.verdict == case.expect
+        && (!case.waits || decision.reason == Reason::ApprovalRequired)
         && case.rule.as_ref().is_none_or(|expected| rule == Some(expected))
         && case.reason.as_ref().is_none_or(|expected| decision.reason.label() == expected)
 }
 
 fn failure(case: &Case, explanation: Explanation) -> Failure {
-    let mut expected = case.expect.to_string();
+    let mut expected = if case.waits { "wait".to_owned() } else { case.expect.to_string() };
     if let Some(reason) = &case.reason {
         expected.push_str(&format!(" ({reason})"));
     }
@@ -154,6 +160,9 @@ fn question(case: &Case) -> String {
     if let Some(params) = &case.params {
         let shown: String = params.get().chars().take(200).collect();
         text.push_str(&format!(" {shown}"));
+    }
+    for name in &case.approved {
+        text.push_str(&format!(", approved: `{}`", shown(&name.value)));
     }
     text
 }

@@ -13,7 +13,7 @@ use crate::name::Name;
 use crate::policy::engine::{PolicySet, Reason, Verdict};
 use crate::policy::language::{Folder, Raw, Source, Table, impossible, impossible_name, listed, when};
 use crate::policy::model::{
-    Finding, Located, Location, PolicyErrors, PrincipalKind, Report, hours, is_same_number, shown,
+    Approval, Finding, Located, Location, PolicyErrors, PrincipalKind, Report, hours, is_same_number, shown,
 };
 use crate::policy::stack;
 use crate::wire::ProofAlgorithm;
@@ -37,9 +37,26 @@ pub(crate) struct Case {
     method_at: Location,
     pub(crate) params: Option<Box<RawValue>>,
     pub(crate) now_ms: u64,
+    /// The approvals that were given.
+    pub(crate) approved: Vec<Located<String>>,
     pub(crate) expect: Verdict,
+    /// The call is to wait for an approval.
+    pub(crate) waits: bool,
     pub(crate) rule: Option<String>,
     pub(crate) reason: Option<String>,
+}
+
+/// What a case expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    Allow,
+    Deny,
+    /// A denial until the call is approved.
+    Wait,
+}
+
+impl Expected {
+    const NAMED: [(&'static str, Self); 3] = [("allow", Self::Allow), ("deny", Self::Deny), ("wait", Self::Wait)];
 }
 
 /// When a case happens unless it says otherwise: Monday, 2026-01-05 12:00 UTC.
@@ -97,6 +114,11 @@ impl TestSuite {
             report.unknown(&claim.at, "claim", &claim.value, declarations.claims.keys().map(String::as_str), help);
         }
         for case in &self.cases {
+            for name in case.approved.iter().filter(|name| set.approval(&name.value).is_none()) {
+                let help = format!("describe it: `[approval.{}]`", shown(&name.value));
+                let known = set.approvals().map(Approval::name);
+                report.unknown(&name.at, "approval", &name.value, known, help);
+            }
             if !set.methods().contains(&case.method) && case.reason.as_deref() != Some("unknown_method") {
                 let names = set.methods().names().map(|name| name.as_str());
                 let help = "declare it, or write `reason = \"unknown_method\"` if that is what is expected";
@@ -204,7 +226,8 @@ impl TestSuite {
         let params = table.raw("params");
         let raw_params = table.string("raw_params");
         let time = table.raw("at");
-        let expect = table.choice("expect", &[("allow", Verdict::Allow), ("deny", Verdict::Deny)]);
+        let approved = table.strings("approved");
+        let expect = table.choice("expect", &Expected::NAMED);
         let rule = table.string("rule");
         let reason = table.string("reason");
         table.finish();
@@ -226,6 +249,10 @@ impl TestSuite {
             Some((_, None, Some(table))) => Some(self.caller(None, table)?),
             _ => None,
         };
+        let waits = expect == Some(Expected::Wait);
+        if let Some(reason) = reason.as_ref().filter(|_| waits) {
+            report.error(&reason.at, "`reason` beside `expect = \"wait\"`, which says it", "leave it out");
+        }
         let (Some(mut template), Some(method), Some(expect)) = (template, method, expect) else {
             report.error(&at, "a case without `caller`, `method` or `expect`", "write all three");
             return None;
@@ -269,7 +296,9 @@ impl TestSuite {
             method_at: method.at,
             params,
             now_ms,
-            expect,
+            approved,
+            expect: if expect == Expected::Allow { Verdict::Allow } else { Verdict::Deny },
+            waits,
             rule: rule.map(|rule| rule.value),
             reason: reason.map(|reason| reason.value),
         })

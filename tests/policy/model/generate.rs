@@ -33,6 +33,10 @@ roles = ["r1", "files"]
 roles = ["r2"]
 [subject.alice]
 roles = ["files"]
+[approval.x]
+from = ["r0"]
+[approval.y]
+from = ["r0"]
 "#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +89,8 @@ pub(crate) struct Rule {
     /// `never`, `also`, `only`, or the default.
     pub(crate) delegated: Option<&'static str>,
     pub(crate) shadow: bool,
+    /// The approval that lifts it.
+    pub(crate) lifted: Option<&'static str>,
 }
 
 #[derive(Debug, Clone)]
@@ -196,6 +202,7 @@ pub(crate) fn any_rule_as_it_comes(number: usize) -> impl Strategy<Value = Rule>
                 when,
                 delegated,
                 shadow,
+                lifted: None,
             }
         },
     )
@@ -207,6 +214,23 @@ pub(crate) fn any_model() -> impl Strategy<Value = Model> {
             rule.name = format!("rule-{number:02}");
         }
         Model { rules }
+    })
+}
+
+/// Policies of which some rules that deny are lifted by an approval.
+pub(crate) fn any_model_with_approvals() -> impl Strategy<Value = Model> {
+    let lifted = prop::collection::vec(prop::option::weighted(0.8, select(vec!["x", "y"])), 7);
+    let denying = prop::collection::vec(prop::bool::weighted(0.4), 7);
+    (any_model(), lifted, denying).prop_map(|(mut model, lifted, denying)| {
+        for ((rule, lifted), denies) in model.rules.iter_mut().zip(lifted).zip(denying) {
+            // An allow rule may be for calls in the agent's own name only because that is its default.
+            if denies && rule.effect == Effect::Allow && !rule.methods.contains(&"*") {
+                rule.effect = Effect::Deny;
+            }
+            let can_be = rule.effect == Effect::Deny && !rule.methods.contains(&"*");
+            rule.lifted = lifted.filter(|_| can_be);
+        }
+        model
     })
 }
 
@@ -300,6 +324,9 @@ impl Model {
             if let Some(delegated) = rule.delegated {
                 writeln!(text, "delegated = \"{delegated}\"").unwrap();
             }
+            if let Some(approval) = rule.lifted {
+                writeln!(text, "unless_approved = \"{approval}\"").unwrap();
+            }
             if rule.shadow {
                 writeln!(text, "mode = \"shadow\"").unwrap();
             }
@@ -318,6 +345,7 @@ impl Model {
         for rule in &self.rules {
             let delegated = rule.delegated.map(|text| format!("@delegated(\"{text}\") ")).unwrap_or_default();
             let mode = if rule.shadow { "@mode(\"shadow\") " } else { "" };
+            let lifted = rule.lifted.map(|name| format!("@unless_approved(\"{name}\") ")).unwrap_or_default();
             let effect = if rule.effect == Effect::Allow { "permit" } else { "forbid" };
             let methods: Vec<String> = rule.methods.iter().map(|name| format!("Action::\"{name}\"")).collect();
             let who: Vec<String> = rule
@@ -334,7 +362,7 @@ impl Model {
                 .collect();
             writeln!(
                 text,
-                "@id(\"{}\") {delegated}{mode}{effect}(principal, action in [{}], resource)\nwhen {{ {} }}",
+                "@id(\"{}\") {delegated}{mode}{lifted}{effect}(principal, action in [{}], resource)\nwhen {{ {} }}",
                 rule.name,
                 methods.join(", "),
                 who.join(" || ")

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use sealwire::decide::Approval;
 use sealwire::{Caller, MethodName, Name, Question};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -27,6 +28,8 @@ Examples:
   sealwire policy explain --agent planner --subject alice --method math/add \\
       --at 2026-03-01T22:00:00Z
   sealwire policy explain --agent planner --method math/add --at 'sun 03:00'
+  sealwire policy explain --agent teller --method bank/close \
+      --params '{\"account\":\"a1\"}' --approved officer
   sealwire policy explain --dir /etc/sealwire/policies --agent ops \\
       --role operator --token-age 2m --method admin/drain-cache")]
 pub(crate) struct Explain {
@@ -63,6 +66,9 @@ pub(crate) struct Explain {
     /// The parameters: a JSON object or array
     #[arg(long, value_name = "JSON")]
     params: Option<String>,
+    /// An approval that was given for the call; repeat for several
+    #[arg(long = "approved", value_name = "NAME")]
+    approved: Vec<String>,
     /// When the call is made: seconds since 1970, RFC 3339, the next day and time such as 'sun 03:00' (UTC), or now
     #[arg(long, value_name = "TIME", default_value = "now", value_parser = when::instant_or_day)]
     at: u64,
@@ -84,7 +90,13 @@ impl Explain {
             Question { caller: &caller, method: self.method.as_str(), params, now_ms: self.at.saturating_mul(1_000) };
         let claims = set.unknown_claims(self.claims.iter().map(|(name, _)| name.as_str()));
         set.unknown_names(&question).iter().chain(&claims).for_each(|doubt| out.warning(doubt));
-        let explanation = set.explain(&question);
+        if let Some(unknown) = self.approved.iter().find(|name| set.approval(name).is_none()) {
+            let known: Vec<&str> = set.approvals().map(Approval::name).collect();
+            let failure = Failure::input(format!("the policy has no approval `{}`", unknown.escape_debug()));
+            return Err(failure.help(format!("it has: {}", known.join(", "))));
+        }
+        let approved: Vec<&str> = self.approved.iter().map(String::as_str).collect();
+        let explanation = set.explain_approved(&question, &approved);
         out.verdict(&explanation, || explanation.to_string())?;
         Ok(if explanation.decision.is_allow() { Exit::Ok } else { Exit::Denied })
     }

@@ -297,7 +297,7 @@ fn a_recording_may_come_through_a_pipe_and_what_is_listed_of_it_is_bounded() {
     let ran = shell.run_with_stdin(&[&line[..], &["--json"]].concat(), calls.as_bytes());
     let replay = &ran.json()["replay"];
     assert_eq!(replay["different"].as_array().unwrap().len(), 1_000);
-    assert_eq!(replay["totals"], json!({ "different": 1_200, "unknown": 0, "unreadable": 0 }));
+    assert_eq!(replay["totals"], json!({ "different": 1_200, "waiting": 0, "unknown": 0, "unreadable": 0 }));
     // Invalid text is reported as such, and not read as something else.
     let (before, after) = calls.lines().next().unwrap().split_once("tom").unwrap();
     let broken = [before.as_bytes(), b"\xff", after.as_bytes(), b"\n", calls.as_bytes()].concat();

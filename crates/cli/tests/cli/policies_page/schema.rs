@@ -29,6 +29,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
             "type" => kinds(wanted).iter().any(|kind| is(kind, value)),
             "enum" => wanted.as_array().unwrap().contains(value),
             "minimum" => value.as_i64().is_none_or(|value| value >= wanted.as_i64().unwrap()),
+            "maximum" => value.as_i64().is_none_or(|value| value <= wanted.as_i64().unwrap()),
             "minItems" => value.as_array().is_none_or(|list| list.len() as u64 >= wanted.as_u64().unwrap()),
             "maxItems" => value.as_array().is_none_or(|list| list.len() as u64 <= wanted.as_u64().unwrap()),
             "minProperties" => value.as_object().is_none_or(|members| members.len() as u64 >= wanted.as_u64().unwrap()),
