@@ -46,7 +46,7 @@ pub use model::{
 };
 #[cfg(feature = "policy-tools")]
 pub use tools::{
-    Access, AccessCell, CallerGroup, CellRule, Change, Diff, Direction, Failure, FormatError, Matrix, MatrixRow,
-    MethodScope, Replay, ReplayTotals, Replayed, RequestSubjects, RuleChange, TestReport, TestSuite, TokenRoles,
-    format, json_schema, test_json_schema,
+    Access, AccessCell, ApprovalReview, CallerGroup, CellRule, Change, Decider, Diff, Direction, Failure, FormatError,
+    LiftedRule, Matrix, MatrixRow, MethodScope, Replay, ReplayTotals, Replayed, RequestSubjects, RuleChange,
+    TestReport, TestSuite, TokenRoles, format, json_schema, test_json_schema,
 };

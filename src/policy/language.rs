@@ -30,6 +30,7 @@ mod toml_file;
 pub(crate) mod unreadable;
 pub(crate) mod when;
 
+pub(crate) use approval_table::deciders;
 pub(crate) use checked::CheckedPolicy;
 pub(crate) use constraint::{Constraint, contradiction, understood};
 pub(crate) use folder::Folder;

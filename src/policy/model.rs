@@ -18,6 +18,7 @@ mod revision;
 mod rule;
 mod value;
 
+pub(crate) use approval::APPROVE;
 pub use approval::{Approval, Involved, NotApprover, Requester};
 pub(crate) use declarations::{Attributes, Declarations, Role, RoleSource, Roles, Types, described};
 pub use finding::{Finding, PolicyErrors, Severity};

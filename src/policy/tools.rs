@@ -1,7 +1,7 @@
 //! What reviewers use and no decision needs: nothing else in this crate uses it, only the command does.
 //!
 //! - Who can call what: `caller_group` by `access`, where `partial` says what is certain when only a part of the caller is
-//!   known; `html` shows the same as a page.
+//!   known; `html` shows the same as a page. Who decides when people are asked: `approval_review`.
 //! - What an agent could call at all, for a gate that sees less than a service: `method_scope`, with what `token_roles` says.
 //! - What changes: `diff` for callers, `structure` for rules as written; `replay` for recorded calls.
 //! - Tests: a `test_suite` is what files expect, a `test_report` how that turned out.
@@ -11,6 +11,7 @@
 //! Never decides by itself: what a call gets is `engine`'s answer.
 
 mod access;
+mod approval_review;
 mod caller_group;
 mod diff;
 mod export;
@@ -27,6 +28,7 @@ mod token_roles;
 mod unknown_names;
 
 pub use access::{Access, AccessCell, CellRule, Matrix, MatrixRow};
+pub use approval_review::{ApprovalReview, Decider, LiftedRule};
 pub use caller_group::CallerGroup;
 pub use diff::{Change, Diff, Direction};
 pub use format::{FormatError, format};

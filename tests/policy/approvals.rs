@@ -2,7 +2,7 @@
 
 use sealwire::configure::ProofAlgorithm;
 use sealwire::decide::{Involved, NotApprover, Reason, Requester, Verdict};
-use sealwire::internal::policy::{Access, CallerGroup, Diff, Direction, Replay, TestReport, TestSuite};
+use sealwire::internal::policy::{Access, ApprovalReview, CallerGroup, Diff, Direction, Replay, TestReport, TestSuite};
 use sealwire::{Caller, Decision, DecisionRecord, PolicySet, Question};
 use sealwire_testkit::policies::*;
 use serde_json::value::RawValue;
@@ -500,4 +500,52 @@ fn recorded_calls_tell_how_many_would_have_waited() {
     let never =
         toml(&BANK.replace("deny = [\"bank/close\"]\nunless_approved = \"officer\"", "deny = [\"bank/close\"]"));
     assert_eq!(replay(&never, &[&waited]).totals.different, 1);
+}
+
+#[test]
+fn reviewers_see_what_each_approval_lifts_and_who_decides() {
+    let more = "\n[method.\"rpc.approve\"]\nparams = []\n[role.head]\nincludes = [\"officer\"]\nfrom = \"files\"\n\
+                [agent.hans]\nroles = [\"head\"]\nallow = [\"rpc.approve\"]\n";
+    let set = toml(&format!("{BANK}{more}"));
+    let told: String = ApprovalReview::all(&set).iter().map(ToString::to_string).collect();
+    let expected = "\
+`officer` (policy.toml:23): 1 agent with the role `officer`, not the call's own agent, subject, earlier actors, within 30m; then valid for 5m
+  lifts `abroad` (policy.toml:32): bank/transfer
+  lifts `close` (policy.toml:43): bank/close
+  agent hans
+  agent olga, but no rule lets them call `rpc.approve`
+`two-treasurers` (policy.toml:16): 2 different agents with the role `treasurer`, not the call's own agent, subject, earlier actors, within 1h, with a reason; then valid for 1m
+  lifts `large` (policy.toml:26): bank/transfer
+  role treasurer, by a token, but no rule lets them call `rpc.approve`
+";
+    assert_eq!(told, expected);
+    let json = serde_json::to_value(ApprovalReview::all(&set)).unwrap();
+    assert_eq!(json[0]["deciders"][0], serde_json::json!({ "who": { "agent": "hans" }, "can_approve": "allowed" }));
+    assert_eq!(json[0]["lifts"][1]["methods"], serde_json::json!(["bank/close"]));
+}
+
+#[test]
+fn an_approval_that_no_rule_lets_anybody_give_is_told() {
+    let base = "[method.\"m/a\"]\nparams = []\n[method.\"rpc.approve\"]\nparams = []\n[role.r]\n[approval.x]\nfrom = [\"r\"]\n\
+                [rule.y]\neveryone = true\ndeny = [\"m/a\"]\nunless_approved = \"x\"\n";
+    let expected = "a.toml:6: warning: no rule allows `rpc.approve`, so nobody can give `x`; write `allow = [\"rpc.approve\", \"rpc.approval\", \"rpc.approvals\"]` for its roles";
+    assert_eq!(warnings(&[("a.toml", base)]), [expected]);
+    let allowing = base.replace("[role.r]\n", "[role.r]\nallow = [\"rpc.approve\"]\n");
+    assert_eq!(warnings(&[("a.toml", &allowing)]), Vec::<String>::new());
+}
+
+#[test]
+fn the_key_belongs_into_a_rule_with_a_name() {
+    let list = "[method.\"m/a\"]\nparams = []\n[role.r]\ndeny = [\"m/a\"]\nunless_approved = \"x\"\n";
+    assert_finding(
+        &errors(&[("a.toml", list)]),
+        "a.toml:5: error: unknown key `unless_approved` in `[role.r]`; conditions belong into a rule with a name: `[rule.NAME]` with `roles` or `agents`, `allow` and `when`",
+    );
+    let cedar = "@unless_approved(\"x\")\npermit (principal, action == Action::\"m/a\", resource);\n";
+    let found = errors(&[("a.toml", "[method.\"m/a\"]\nparams = []\n"), ("b.cedar", cedar)]);
+    assert_finding(&found, "b.cedar:1: error: unknown approval `x`; describe it: `[approval.x]`");
+    assert!(found.iter().any(|line| line.contains("allows, and an approval lifts only what denies")), "{found:?}");
+    let misspelled = cedar.replace("unless_approved", "unless_aproved").replace("permit", "forbid");
+    let found = errors(&[("a.toml", "[method.\"m/a\"]\nparams = []\n"), ("b.cedar", &misspelled)]);
+    assert_finding(&found, "b.cedar:1: error: unknown annotation `@unless_aproved`; did you mean `unless_approved`?");
 }

@@ -1,6 +1,7 @@
 //! `sealwire policy`: examines the access policies in a folder before they are used.
 //! Never changes what a file says: `fmt` changes only its layout, and `skeleton` and `learn` write only new files.
 
+mod approvals;
 mod caller;
 mod can;
 mod cells;
@@ -35,6 +36,7 @@ pub(crate) enum Policy {
     Explain(explain::Explain),
     Matrix(matrix::Matrix),
     WhoCan(who_can::WhoCan),
+    Approvals(approvals::Approvals),
     Can(can::Can),
     Diff(diff::Diff),
     Compile(compile::Compile),
@@ -53,6 +55,7 @@ impl Policy {
             Self::Explain(command) => command.run(out),
             Self::Matrix(command) => command.run(out),
             Self::WhoCan(command) => command.run(out),
+            Self::Approvals(command) => command.run(out),
             Self::Can(command) => command.run(out),
             Self::Diff(command) => command.run(out),
             Self::Compile(command) => command.run(out),

@@ -9,8 +9,8 @@ use super::toml_file::description;
 use super::when;
 use crate::name::is_name;
 use crate::policy::model::{
-    Approval, Declarations, Effect, Involved, Located, Mode, ParamType, Pattern, PrincipalKind, Report, RoleSource,
-    Rule, described, shown,
+    APPROVE, Approval, Declarations, Effect, Involved, Located, Mode, ParamType, Pattern, PrincipalKind, Report,
+    RoleSource, Rule, described, shown,
 };
 
 /// A call may need several approvals, and each has to be looked at by people.
@@ -181,6 +181,21 @@ pub(crate) fn check(checked: &CheckedPolicy, report: &Report) {
         }
         possible(approval, checked, report);
     }
+    let approves = |rule: &Rule| {
+        let enforced = rule.effect == Effect::Allow && rule.mode == Mode::Enforce;
+        enforced && rule.methods.iter().any(|pattern| pattern.value.matches(APPROVE))
+    };
+    if let Some(approval) = checked.approvals.values().next()
+        && checked.methods.contains(APPROVE)
+        && !checked.rules.iter().any(approves)
+    {
+        let message = format!("no rule allows `{APPROVE}`, so nobody can give `{}`", shown(approval.name()));
+        report.warning(
+            &approval.at,
+            message,
+            "write `allow = [\"rpc.approve\", \"rpc.approval\", \"rpc.approvals\"]` for its roles",
+        );
+    }
 }
 
 fn liftable(rule: &Rule, name: &Located<String>, checked: &CheckedPolicy, report: &Report) {
@@ -221,27 +236,37 @@ fn may_be_reserved(pattern: &Pattern) -> bool {
     }
 }
 
+/// Who decides, as far as files say.
+#[derive(Debug)]
+pub(crate) struct Deciders<'a> {
+    /// The agents to whom files grant one of the roles.
+    pub(crate) agents: Vec<&'a str>,
+    /// The roles that tokens may carry.
+    pub(crate) token_roles: BTreeSet<&'a str>,
+}
+
+pub(crate) fn deciders<'a>(approval: &'a Approval, checked: &'a CheckedPolicy) -> Deciders<'a> {
+    let known = &checked.declarations.roles;
+    let wider = approval.roles.iter().filter_map(|role| known.get(role)).flat_map(|role| &role.included_in);
+    let holding: BTreeSet<&str> = approval.roles.iter().chain(wider).map(String::as_str).collect();
+    let is_decider = |held: &BTreeSet<String>| held.iter().any(|role| holding.contains(role.as_str()));
+    let granted = checked.granted.iter().filter(|(kind, _, held)| *kind == PrincipalKind::Agent && is_decider(held));
+    let mut agents: Vec<&str> = granted.map(|(_, name, _)| name).collect();
+    agents.sort_unstable();
+    let from_files = |role: &&str| known.get(*role).is_some_and(|role| role.source == RoleSource::Files);
+    Deciders { agents, token_roles: holding.iter().filter(|role| !from_files(role)).copied().collect() }
+}
+
 /// Whether enough agents can hold one of its roles. A warning: a policy that stays in force because this one is refused would let those
 /// decide who have just lost the role.
 fn possible(approval: &Approval, checked: &CheckedPolicy, report: &Report) {
-    let mut holding: BTreeSet<&String> = approval.roles.iter().collect();
-    for role in &approval.roles {
-        holding.extend(checked.declarations.roles.get(role).into_iter().flat_map(|role| &role.included_in));
-    }
-    let source = |name: &String| checked.declarations.roles.get(name).map(|role| role.source);
-    if holding.iter().any(|name| source(name) != Some(RoleSource::Files)) {
-        return;
-    }
-    let granted = checked
-        .granted
-        .iter()
-        .filter(|(kind, _, held)| *kind == PrincipalKind::Agent && held.iter().any(|role| holding.contains(role)));
-    let able = granted.count();
-    if able < approval.count {
+    let Deciders { agents, token_roles } = deciders(approval, checked);
+    if token_roles.is_empty() && agents.len() < approval.count {
         let message = format!(
-            "the approval `{}` needs {} of the agents with its roles, and there are {able}",
+            "the approval `{}` needs {} of the agents with its roles, and there are {}",
             shown(approval.name()),
-            approval.count
+            approval.count,
+            agents.len()
         );
         report.warning(&approval.at, message, "grant the role to more agents: `[agent.\"…\"] roles = […]`");
     }

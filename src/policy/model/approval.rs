@@ -9,6 +9,9 @@ use serde::Serialize;
 use super::location::Location;
 use super::principal::PrincipalKind;
 
+/// The method by which people decide.
+pub(crate) const APPROVE: &str = "rpc.approve";
+
 /// An approval that a policy file describes: people decide whether one call may run that a deny rule with `unless_approved` denies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Approval {

@@ -76,7 +76,7 @@ const CASES: &str = "[[case]]\nname = \"may\"\ncaller = { agent = \"planner\", r
     params = [1]\nexpect = \"allow\"\n";
 
 /// Command lines, in an order in which each finds what it needs. Earlier ones print `KID`, `THUMBPRINT` and `TOKEN`.
-const LINES: [&str; 35] = [
+const LINES: [&str; 36] = [
     "init hello --url nats://127.0.0.1:4222",
     "keys new-agent planner --service dev/math=math.ring.json",
     "keys new-operator op-1",
@@ -99,6 +99,7 @@ const LINES: [&str; 35] = [
     "policy explain --agent planner --role calc --method math/add --params [1]",
     "policy matrix",
     "policy who-can math/add",
+    "policy approvals",
     "policy can --role calc",
     "policy diff policies policies",
     "policy compile --nats=scoped --config hello/sealwire.toml",

@@ -355,6 +355,10 @@ fn the_printed_schemas_fit_every_file_of_the_page() {
 fn limits_that_the_page_names_are_those_of_the_program() {
     assert!(page::TEXT.contains(&format!("at most {} values", sealwire::internal::policy::MAX_LIST)));
     let set = toml(&rule("integer[]", "= { contains = 5 }"));
+    assert!(page::TEXT.contains("at most 64 approvals"));
+    let approvals = |count: usize| (0..count).map(|n| format!("[approval.x{n}]\nfrom = [\"r\"]\n")).collect::<String>();
+    let loads = |count: usize| load(&[("a.toml", &format!("[role.r]\n{}", approvals(count)))]).is_ok();
+    assert!(loads(64) && !loads(65));
     let list = |count: usize| format!("{{\"v\":[{}5]}}", "1,".repeat(count - 1));
     let ask = |params: String| {
         let raw = RawValue::from_string(params).unwrap();
