@@ -228,7 +228,7 @@ impl Wire {
     }
 
     /// The next line; empty at the end.
-    async fn line(&mut self) -> String {
+    pub(crate) async fn line(&mut self) -> String {
         let mut line = String::new();
         let _ = within(SOON, self.0.read_line(&mut line)).await;
         line.trim_end().to_owned()

@@ -7,6 +7,7 @@ mod limits;
 mod operator;
 mod permissions;
 mod revocation;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;

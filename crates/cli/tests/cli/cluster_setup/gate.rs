@@ -185,7 +185,7 @@ impl Gate {
         let ping = format!("ping --config {config} --own {state}");
         let deadline = Instant::now() + 3 * SOON;
         while self.shell.run(&ping).code != 0 {
-            assert!(Instant::now() < deadline, "not ready: {:?}", self.shell.run(&ping));
+            assert!(Instant::now() < deadline, "not ready: {:?}, {}", self.shell.run(&ping), self.log(state));
             std::thread::sleep(Duration::from_millis(100));
         }
         served
