@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use nkeys::{KeyPair, XKey};
 use sealwire_testkit::{NatsServer, root, within};
 use serde_json::{Value, json};
+use tokio::process::Child;
 
 use super::page::{family, labels};
 use super::prometheus::{Prometheus, is_installed, promtool};
 use super::stage::{BACKEND, Listener, gateway, post};
 use crate::backends::stage::{LONG, POLICY, Stage, prepared};
+use crate::shell::Shell;
 
 fn folder() -> PathBuf {
     root().join("deploy/observability")
@@ -26,7 +29,7 @@ fn dashboard() -> Value {
 }
 
 /// What a word outside strings and durations is, beside families and labels.
-const OPERATORS: [&str; 5] = ["sum", "min", "max", "count", "histogram_quantile"];
+const OPERATORS: [&str; 6] = ["sum", "min", "max", "count", "histogram_quantile", "or"];
 
 /// The labels that Prometheus adds, and that of a bucket.
 const ADDED: [&str; 3] = ["job", "instance", "le"];
@@ -96,6 +99,7 @@ fn dashboard_can_be_imported_and_begins_with_calls() {
         "Backends",
         "Gateway",
         "Any NATS micro service, as the exporter sees it",
+        "Auth callout: sealwire authd",
     ];
     assert_eq!(rows, expected);
     let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
@@ -154,6 +158,23 @@ fn each_alert_has_a_test_that_fires_it_and_a_line_on_the_page() {
     }
 }
 
+/// A `sealwire authd`, which no broker asks.
+fn authd(shell: &Shell, url: &str, at: Listener) -> Child {
+    let secrets = [
+        ("issuer.nk", KeyPair::new_account().seed().unwrap()),
+        ("authd.xk", XKey::new().seed().unwrap()),
+        ("authd.nats.json", json!({ "urls": [url] }).to_string()),
+    ];
+    for (file, text) in secrets {
+        shell.write(file, &text);
+        shell.set_mode(file, 0o600);
+    }
+    let at = at.0.to_string();
+    let files = ["--login", "authd.nats.json", "--issuer", "issuer.nk", "--xkey", "authd.xk", "--listen", &at];
+    let mut command = tokio::process::Command::from(shell.command(&[&["authd"], &files[..]].concat()));
+    command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expressions_of_dashboard_and_alerts_have_data_of_a_service_and_a_gateway() {
     if !is_installed() {
@@ -178,9 +199,21 @@ async fn expressions_of_dashboard_and_alerts_have_data_of_a_service_and_a_gatewa
     of_exporter.is_listening().await;
     of_exporter.is_ready(200).await;
 
-    // The shipped files, with the addresses of these three.
+    let of_authd = Listener::free();
+    let _authd = authd(&stage.shell, &stage.server.url(), of_authd);
+    of_authd.is_listening().await;
+    of_authd.is_ready(200).await;
+    let stranger = stage.server.client().await;
+
+    // The shipped files, with the addresses of these four.
     let mut config = text("prometheus.yml").replace("15s", "500ms");
-    for (shipped, here) in [("127.0.0.1:9464", at), ("127.0.0.1:9465", of_exporter), ("127.0.0.1:9466", of_gateway)] {
+    let all = [
+        ("127.0.0.1:9464", at),
+        ("127.0.0.1:9465", of_exporter),
+        ("127.0.0.1:9466", of_gateway),
+        ("127.0.0.1:9467", of_authd),
+    ];
+    for (shipped, here) in all {
         assert_eq!(config.matches(shipped).count(), 1, "{shipped}");
         config = config.replace(shipped, &here.0.to_string());
     }
@@ -195,6 +228,8 @@ async fn expressions_of_dashboard_and_alerts_have_data_of_a_service_and_a_gatewa
                 drop(client.call::<Value>("tools", &format!("made/up{number}"), json!({})).await);
                 let body = r#"{"jsonrpc":"2.0","id":1,"method":"words/say","params":{}}"#;
                 door.send(&post("/rpc/tools", body)).await;
+                // No question of a broker, which is counted.
+                drop(stranger.publish("$SYS.REQ.USER.AUTH", "x".into()).await);
             }
         })
     };
@@ -205,8 +240,9 @@ async fn expressions_of_dashboard_and_alerts_have_data_of_a_service_and_a_gatewa
         prometheus.has_data("rate(sealwire_gateway_request_duration_seconds_count{status=\"200\"}[10s]) > 0").await
     );
     assert!(prometheus.has_data("rate(nats_micro_requests_total[10s]) > 0").await);
+    assert!(prometheus.has_data("rate(sealwire_authd_questions_total[10s]) > 0").await);
     let mut exposed = String::new();
-    for listener in [at, of_gateway] {
+    for listener in [at, of_gateway, of_authd] {
         exposed.push_str(&listener.get("/metrics").await.body);
     }
     // On a machine that has stalled, the replica may have missed the exporter's last round.
@@ -237,8 +273,9 @@ async fn expressions_of_dashboard_and_alerts_have_data_of_a_service_and_a_gatewa
             without_samples.extend(families.into_iter().filter(|name| !has_samples(name)));
         }
     }
-    // There are no rules in shadow mode here, no keys that end and no certificates.
+    // There are no rules in shadow mode here, no keys that end, no certificates, and no bucket of revocations.
     let expected = [
+        "sealwire_authd_revocations_age_seconds",
         "sealwire_certificate_not_after_timestamp_seconds",
         "sealwire_key_not_after_timestamp_seconds",
         "sealwire_shadow_decisions_total",
