@@ -98,6 +98,29 @@ async fn can_answers_about_the_asking_caller_only() {
 }
 
 #[tokio::test]
+async fn can_names_the_approvals_with_which_a_call_would_be_allowed() {
+    let (desk, runs) = open();
+    let (ann, bob) = (desk.agent("ann", &["worker"]), desk.agent("bob", &["auditor"]));
+    desk.change_policy(&format!(
+        "{POLICY}\n[approval.auditor]\nfrom = [\"auditor\"]\n\
+         [rule.negative]\neveryone = true\ndeny = [\"desk/echo\"]\nunless_approved = \"auditor\"\n\
+         when.params.amount = {{ max = -1 }}\n\
+         [rule.never]\neveryone = true\ndeny = [\"desk/echo\"]\nwhen.params.amount = {{ max = -100 }}\n"
+    ));
+    let answer = async |agent: &Agent, amount: i64| {
+        ask(&desk, agent, "rpc.can", json!({ "method": "desk/echo", "params": [amount] })).await.unwrap()
+    };
+    assert_eq!(answer(&ann, 5).await, json!({ "allowed": true }));
+    assert_eq!(answer(&ann, -5).await, json!({ "allowed": false, "approvals": ["auditor"] }));
+    // Nobody learns of an approval that would not help.
+    assert_eq!(answer(&ann, -500).await, json!({ "allowed": false }));
+    assert_eq!(answer(&bob, -5).await, json!({ "allowed": false }));
+    let before = runs.count();
+    assert!(ask(&desk, &ann, "desk/echo", json!([-5])).await.is_err());
+    assert_eq!(runs.count(), before, "nobody approved it");
+}
+
+#[tokio::test]
 async fn can_answers_for_the_agent_and_for_whom_it_acts() {
     let (desk, runs) = open();
     let for_carol = desk.agent_with("ann", |request| {
