@@ -55,8 +55,8 @@ pub use token::{HeaderMember, JsonFault, TokenAlgorithm, TokenError, Untrusted, 
 #[cfg(feature = "service")]
 pub(crate) use token::{is_identifier, is_proof_key_id};
 #[cfg(feature = "service")]
-pub(crate) use verifier::ShownToken;
-#[cfg(feature = "service")]
 pub use verifier::{AuthError, Authentic, RejectedMessage, ServiceKeyMissing, Staleness, Verified, Verifier};
+#[cfg(feature = "service")]
+pub(crate) use verifier::{Evidence, ShownToken};
 #[cfg(feature = "service")]
 pub use verify_limiter::VerifyPermit;

@@ -36,7 +36,8 @@ mod tools;
 
 pub(crate) use engine::narrow;
 pub use engine::{
-    Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow, ShadowRecord, Verdict,
+    ApprovalRecord, Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow,
+    ShadowRecord, Verdict,
 };
 pub use explain::{ConditionExplanation, Explanation, Outcome, PrincipalExplanation, RuleExplanation};
 pub(crate) use model::OPEN_TO_ALL;

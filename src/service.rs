@@ -2,6 +2,7 @@
 //! Never answers an unauthenticated caller beyond the fixed hints.
 
 mod answers;
+mod approvals;
 mod attachment;
 mod authorize;
 mod builder;
@@ -53,15 +54,18 @@ use tokio::time::Instant;
 use crate::auth::{AdmitError, AuthError, Authentic, Verifier};
 use crate::clock::Clock;
 use crate::name::Name;
-use crate::policy::{PolicySet, Question, Reason};
+use crate::policy::{ApprovalRecord, Decision, PolicySet, Question, Reason};
 use crate::record::{Kind, Recorder};
 use crate::rpc::{Id, Outcome, Response, RpcError, one_line};
 use crate::trace::{Trace, Tracer};
 use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, ReplyTo, Sealed};
 
 use answers::{Answers, TooLarge};
+use approvals::{Approvals, InForce};
+pub use approvals::{Needed, Pending, Unapproved};
 pub use attachment::{Attachment, AttachmentError, AttachmentLimits};
 use attachment::{AttachmentMemory, CallAttachments};
+use authorize::Withheld;
 pub use authorize::{Denied, Permit, Permitted};
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
 pub use builtin::BUILTIN_METHODS;
@@ -72,7 +76,7 @@ pub use counters::{Counters, MethodCounters, ShadowCounters};
 pub use ctx::Ctx;
 pub use description::Description;
 pub use fair::Bounds as FairBounds;
-use idempotency::{Attempt, Begun, Ended, Idempotency};
+use idempotency::{Attempt, Begun, Ended, Idempotency, Ticket};
 pub use idempotency::{Conflict, Idempotent};
 use lines::{Lines, LogKey};
 use meters::{Meters, Stage};
@@ -110,6 +114,8 @@ struct Inner {
     methods: MethodService,
     /// `None` if no method is declared idempotent.
     idempotency: Option<Idempotency>,
+    /// `None` if the guard keeps nothing: calls that need approvals are denied.
+    approvals: Option<Approvals>,
     catalogue: Catalogue,
     limits: ServiceLimits,
     /// The largest answer that the broker has room for, in bytes; see [`Service::fit`].
@@ -166,7 +172,8 @@ impl Service {
     /// The whole pipeline for one message. `None` means that nothing is published.
     ///
     /// Dropping the future undoes nothing: the message may already have burnt its nonce and started its methods, which
-    /// are then cancelled. An idempotency key claimed for a method that has not begun is given back.
+    /// are then cancelled. An idempotency key claimed for a method that has not begun is given back, unless an approval
+    /// is just being used up for it.
     pub async fn handle(&self, delivery: Delivery) -> Option<Sealed> {
         self.answer(delivery, None).await
     }
@@ -363,7 +370,9 @@ impl Service {
     /// Replaces the policy. A message that is being handled keeps the revision it began with, except for calls that may
     /// be answered with frames: they are decided again, and end if they are no longer allowed.
     pub fn replace_policy(&self, policy: impl Into<Arc<PolicySet>>) {
-        self.0.policy.store(policy.into());
+        let policy = policy.into();
+        self.0.prepare_approvals(&policy);
+        self.0.policy.store(policy);
         self.review();
     }
 
@@ -389,6 +398,9 @@ impl Service {
         self.0.lines.tidy();
         if let Some(idempotency) = &self.0.idempotency {
             idempotency.tidy();
+        }
+        if let Some(approvals) = &self.0.approvals {
+            approvals.tidy(self.0.clock.now_s());
         }
     }
 
@@ -431,6 +443,31 @@ struct Answered {
     outcome: Outcome,
     /// Whether it is the outcome of an earlier call with the same idempotency key.
     is_stored: bool,
+}
+
+/// A call that may run.
+enum Runnable {
+    Permitted(Permitted),
+    /// Its approval is used up first.
+    Withheld(Withheld),
+}
+
+impl Runnable {
+    fn call(&self) -> &Call {
+        match self {
+            Self::Permitted(permitted) => permitted.call(),
+            Self::Withheld(withheld) => withheld.call(),
+        }
+    }
+}
+
+/// What became of a call before it could run.
+enum Authorized {
+    Runnable(Runnable),
+    /// By the policy, unless there is another reason.
+    Denied(Option<Refusal>),
+    /// It needs approval, but ran before under its idempotency key, or must not run again.
+    Known(Answered),
 }
 
 impl From<Outcome> for Answered {
@@ -587,21 +624,34 @@ impl Inner {
         let recorded = self.recorder.as_ref().map(|recorder| (recorder, call.params.clone()));
         // A call that may run for long is decided again when the policy changes.
         let mut watch = self.meters.watch(Stage::Policy);
-        let asked = message.open.frames().map(|_| Asked { method: Arc::clone(&method), params: call.params.clone() });
+        let asked = message.open.frames().map(|_| (Arc::clone(&method), call.params.clone()));
         let (authorized, decision) = policy.authorize(call, now_ms);
+        let (authorized, decision, approval) = match authorized {
+            Ok(permitted) => (Authorized::Runnable(Runnable::Permitted(permitted)), decision, None),
+            // A notification cannot be told that it has to wait.
+            Err((call, _)) if decision.reason == Reason::ApprovalRequired && id.is_some() => {
+                let approved = Box::pin(self.approved(call, decision, policy, now_ms)).await;
+                now_ms = self.clock.now_ms();
+                approved
+            }
+            Err(_) => (Authorized::Denied(None), decision, None),
+        };
         self.meters.lap(&mut watch, Stage::Policy);
         self.meters.decided(&decision, &message.caller.agent);
-        if let Some(asked) = asked {
-            message.open.asks_for(asked, policy.revision());
+        if let Some((method, params)) = asked {
+            let approved = if decision.is_allow() { decision.approvals.clone() } else { Vec::new() };
+            message.open.asks_for(Asked { method, params, approved }, policy.revision());
         }
-        let waits = policy.methods().is_recorded_before(&method) && authorized.is_ok();
+        let is_runnable = matches!(authorized, Authorized::Runnable(_));
+        let waits = policy.methods().is_recorded_before(&method) && is_runnable;
         // Without a record, nothing is recorded before.
         let (mut recorded, is_unrecorded) = match recorded {
             None => (None, waits),
             Some((recorder, params)) => {
                 let params = params.as_ref().map(crate::rpc::Params::raw);
                 let question = Question { caller: &message.caller, method: &method, params, now_ms };
-                let (record, body) = recording::decision(recorder, &message, position, policy, &question, &decision);
+                let (record, body) =
+                    recording::decision(recorder, &message, position, policy, &question, (&decision, approval.clone()));
                 let call = RecordedCall::new(recorder, &self.clock, &message, &record, started);
                 let is_unrecorded = match waits {
                     true => {
@@ -619,27 +669,33 @@ impl Inner {
         };
         self.counters.shadow(&decision);
         let Answered { outcome, is_stored } = match authorized {
-            Err(_) => {
-                let refusal = match &decision.reason {
+            Authorized::Denied(refusal) => {
+                let refusal = refusal.unwrap_or_else(|| match &decision.reason {
                     Reason::UnknownMethod { would_allow: true } => Refusal::UnknownMethod,
                     // Only callers who may call the method with other parameters are told this.
                     reason if reason.is_about_params() => Refusal::Params(reason.to_string()),
                     _ => Refusal::Denied,
-                };
+                });
                 Err(self.entry_error(&refusal)).into()
             }
-            Ok(permitted) if self.is_revoked(&message.open, Some(permitted.call().method()), self.clock.now_s()) => {
+            Authorized::Known(answered) => answered,
+            Authorized::Runnable(_) if self.is_revoked(&message.open, Some(&method), self.clock.now_s()) => {
                 Err(self.entry_error(&Refusal::Revoked)).into()
             }
-            Ok(_) if is_unrecorded => Err(self.entry_error(&Refusal::Unrecorded)).into(),
+            Authorized::Runnable(_) if is_unrecorded => Err(self.entry_error(&Refusal::Unrecorded)).into(),
             // Nothing starts once the message has expired or its deadline has passed.
-            Ok(_) if now_ms >= message.start_before_ms => Err(self.entry_error(&Refusal::Deadline)).into(),
-            Ok(permitted) if BUILTIN_METHODS.contains(&&*method) => {
+            Authorized::Runnable(_) if now_ms >= message.start_before_ms => {
+                Err(self.entry_error(&Refusal::Deadline)).into()
+            }
+            Authorized::Runnable(Runnable::Permitted(permitted)) if BUILTIN_METHODS.contains(&&*method) => {
                 Box::pin(self.builtin(&permitted, &message, policy, now_ms)).await.into()
             }
-            Ok(permitted) => match self.attempt(&permitted) {
-                Some((kept, attempt)) => Box::pin(self.run_once(permitted, kept, attempt, &message, now_ms)).await,
-                None => self.told(self.run(permitted, &message.open).await).into(),
+            Authorized::Runnable(runnable) => match self.attempt(runnable.call()) {
+                Some((kept, attempt)) => Box::pin(self.run_once(runnable, kept, attempt, &message, now_ms)).await,
+                None => match self.begin(runnable, &message).await {
+                    Ok(permitted) => self.told(self.run(permitted, &message.open).await).into(),
+                    Err(refusal) => Err(self.entry_error(&refusal)).into(),
+                },
             },
         };
         if decision.is_allow() {
@@ -675,6 +731,7 @@ impl Inner {
             decision = decision.reason.label(),
             rule = rule.map(ToString::to_string),
             revision = %policy.revision(),
+            approval = approval.as_ref().and_then(|approval| approval.id.as_deref()),
             message_id = %&*message.id,
             trace_id = message.trace_id().as_deref(),
             // These tell the entries of a batch apart.
@@ -714,8 +771,11 @@ impl Inner {
         let payer = &self.quotas.payer(&message.caller);
         let refused = |quota| self.entry_error(&Refusal::Quota(quota));
         // Listing takes one decision per method, so for a large service it is charged as several calls.
-        let is_listing = permitted.call().method() == builtin::DISCOVER;
-        let decisions = if is_listing { self.catalogue.len() / METHODS_PER_CALL } else { 0 };
+        let decisions = match permitted.call().method() {
+            builtin::DISCOVER => self.catalogue.len() / METHODS_PER_CALL,
+            builtin::APPROVALS => approvals::CALLS_PER_PAGE,
+            _ => 0,
+        };
         if let Err(quota) = self.quotas.charge_further(payer, decisions) {
             return Err(refused(quota));
         }
@@ -727,6 +787,8 @@ impl Inner {
             verifier: &self.verifier,
             catalogue: &self.catalogue,
             title: self.endpoint.audience().as_str(),
+            approvals: self.approvals.as_ref(),
+            evidence: message.evidence.as_ref(),
             room: if message.open.frames().is_some() { PAGE } else { self.response_limit() },
         };
         builtin::answer(permitted, policy, about, now_ms, charge).await
@@ -734,15 +796,92 @@ impl Inner {
 
     /// The attempt to run the method once for its caller's key, and where outcomes are kept, if the call is such an
     /// attempt.
-    fn attempt(&self, permitted: &Permitted) -> Option<(&Idempotency, Attempt)> {
+    fn attempt(&self, call: &Call) -> Option<(&Idempotency, Attempt)> {
         let kept = self.idempotency.as_ref()?;
-        Some((kept, kept.attempt(permitted.call())?))
+        Some((kept, kept.attempt(call)?))
+    }
+
+    /// Keeps requests for approval from now on, if this policy needs any.
+    fn prepare_approvals(&self, policy: &PolicySet) {
+        match &self.approvals {
+            Some(approvals) => approvals.prepare(policy),
+            None if policy.has_approvals() => {
+                tracing::warn!(
+                    target: "sealwire::policy",
+                    "the replay guard keeps no approvals, so calls that need them are denied: use `LocalGuard` or `SharedGuard`"
+                );
+            }
+            None => {}
+        }
+    }
+
+    /// What people have decided about a call that needs their approval. What it did under its idempotency key before comes first: nobody
+    /// need decide that again.
+    async fn approved(
+        &self,
+        call: Call,
+        decision: Decision,
+        policy: &PolicySet,
+        now_ms: u64,
+    ) -> (Authorized, Decision, Option<ApprovalRecord>) {
+        let Some(approvals) = &self.approvals else { return (Authorized::Denied(None), decision, None) };
+        if !call.message.in_batch
+            && let Some((kept, attempt)) = self.attempt(&call)
+            && let Some(begun) = kept.known(&attempt, &self.verifier, now_ms).await
+            && let Err(known) = self.begun(begun)
+        {
+            return (Authorized::Known(known), decision, None);
+        }
+        let in_force = InForce { policy, verifier: &self.verifier, now_s: now_ms / 1000 };
+        match approvals.ask(&call, &decision.approvals, decision.rule.as_ref(), in_force).await {
+            Ok(ticket) => {
+                let (id, approvers) = (Some(ticket.id()), ticket.approvers());
+                let record = ApprovalRecord { id, state: "approved".to_owned(), approvers };
+                let (authorized, decision) = policy.authorize_approved(call, ticket, self.clock.now_ms());
+                let authorized = match authorized {
+                    Ok(withheld) => Authorized::Runnable(Runnable::Withheld(withheld)),
+                    Err(_) => Authorized::Denied(None),
+                };
+                (authorized, decision, Some(record))
+            }
+            Err(unapproved) => {
+                let (id, state) = (unapproved.id().map(str::to_owned), unapproved.label().to_owned());
+                let record = ApprovalRecord { id, state, approvers: Vec::new() };
+                (Authorized::Denied(Some(Refusal::Approval(unapproved))), decision, Some(record))
+            }
+        }
+    }
+
+    /// The last step before a call runs: its approval, if it needs one, is used up.
+    async fn begin(&self, runnable: Runnable, message: &Message) -> Result<Permitted, Refusal> {
+        let withheld = match (runnable, &self.approvals) {
+            (Runnable::Permitted(permitted), _) => return Ok(permitted),
+            (Runnable::Withheld(_), None) => return Err(Refusal::Denied),
+            (Runnable::Withheld(withheld), Some(approvals)) => {
+                // Boxed, since few calls need it.
+                Box::pin(withheld.begin(approvals, &self.verifier, self.clock.now_s())).await
+            }
+        };
+        let permitted = withheld.map_err(Refusal::Approval)?;
+        // That may have taken a while.
+        if self.clock.now_ms() >= message.start_before_ms { Err(Refusal::Deadline) } else { Ok(permitted) }
+    }
+
+    /// The ticket to run a method once for its key, or the answer if it does not run.
+    fn begun(&self, begun: Begun) -> Result<Ticket, Answered> {
+        let refused = |refusal| Err(Err(self.entry_error(&refusal)).into());
+        match begun {
+            Begun::Run(ticket) => Ok(ticket),
+            Begun::Stored(outcome) => Err(Answered { outcome, is_stored: true }),
+            Begun::Conflict(conflict) => refused(Refusal::Conflict(conflict)),
+            Begun::Refused(error) => refused(Refusal::OutcomeStore(error)),
+        }
     }
 
     /// Runs the method, unless it already ran under the same key.
     async fn run_once(
         &self,
-        permitted: Permitted,
+        runnable: Runnable,
         kept: &Idempotency,
         attempt: Attempt,
         message: &Message,
@@ -753,17 +892,22 @@ impl Inner {
         if message.in_batch {
             return refused(Refusal::KeyOfBatch);
         }
-        let ticket = match kept.begin(attempt, &self.verifier, now_ms).await {
-            Begun::Run(ticket) => ticket,
-            Begun::Stored(outcome) => return Answered { outcome, is_stored: true },
-            Begun::Conflict(conflict) => return refused(Refusal::Conflict(conflict)),
-            Begun::Refused(error) => return refused(Refusal::OutcomeStore(error)),
+        let ticket = match self.begun(kept.begin(attempt, &self.verifier, now_ms).await) {
+            Ok(ticket) => ticket,
+            Err(answered) => return answered,
         };
         // The claim may have taken a while.
         if self.clock.now_ms() >= message.start_before_ms {
             kept.give_back(ticket, &self.verifier).await;
             return refused(Refusal::Deadline);
         }
+        let permitted = match self.begin(runnable, message).await {
+            Ok(permitted) => permitted,
+            Err(refusal) => {
+                kept.give_back(ticket, &self.verifier).await;
+                return refused(refusal);
+            }
+        };
         let ran = self.run(permitted, &message.open).await;
         // Stored before the caller is told: a caller that has the answer and asks again must find it.
         let ended = match &ran {

@@ -27,6 +27,8 @@ pub use delivery::Delivery;
 pub(crate) use ed25519::Ed25519Public;
 pub use endpoint::{Audience, Endpoint, EndpointError, WireLimits};
 pub use enrol::{KeyRequest, KeyRequestError};
+#[cfg(feature = "service")]
+pub(crate) use envelope::AUTHORIZATION;
 pub use envelope::{Envelope, EnvelopeError, MalformedMessage};
 pub(crate) use frame::FrameSealer;
 pub use frame::{FrameClaims, FrameKind, SealedFrame};
@@ -40,6 +42,8 @@ pub use nonce::Nonce;
 pub(crate) use nonce::NonceText;
 pub(crate) use presence::Presence;
 pub use presence::Question;
+#[cfg(feature = "service")]
+pub(crate) use proof::SCHEME;
 pub use proof::{ProofClaims, ProofError};
 pub(crate) use proof::{ProofHeader, USUAL_CLAIMS, is_idempotency_key, is_kid, is_traceparent};
 pub(crate) use seal::{Binding, ReplyKey};

@@ -1,4 +1,4 @@
-//! Where the outcomes of idempotent calls are kept: one entry per key, changed by compare-and-set.
+//! Where the outcomes of idempotent calls and the approvals of waiting ones are kept: one entry per key, changed by compare-and-set.
 //! Knows nothing of methods, and never drops an entry early to make room for another.
 //!
 //! | store | keeps | replicas |
@@ -61,6 +61,18 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
         keep: Duration,
     ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>>;
 
+    /// The entry as it is now, and its revision; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`OutcomeStoreError`], if that is not known.
+    fn read<'a>(&'a self, key: &'a OutcomeKey) -> BoxFuture<'a, Result<Option<(u64, Bytes)>, OutcomeStoreError>>;
+
+    /// The keys of all approvals, in any order. The keys of outcomes cannot be listed: there are too many.
+    ///
+    /// # Errors
+    /// [`OutcomeStoreError`], if they are not all known.
+    fn approvals(&self) -> BoxFuture<'_, Result<Vec<OutcomeKey>, OutcomeStoreError>>;
+
     /// Undoes a change that ended with [`OutcomeStoreError::Unanswered`], or whose future was dropped, or that turned out to be
     /// unneeded, as soon as the store can be asked again. Does not wait for that, and gives up on a change whose fate stays unknown.
     /// Touches only the entry with exactly this content.
@@ -85,6 +97,8 @@ pub struct Withdrawal {
 /// The key under which an entry is found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutcomeKey {
+    /// Of an approval, and not of an outcome.
+    is_approval: bool,
     agent: Name,
     digest: String,
 }
@@ -94,7 +108,22 @@ impl OutcomeKey {
     /// becomes part of a subject.
     #[must_use]
     pub fn new(agent: Name, scope: &[u8]) -> Self {
-        Self { agent, digest: crate::jose::sha256_b64(scope) }
+        Self { is_approval: false, agent, digest: crate::jose::sha256_b64(scope) }
+    }
+
+    /// The key of an approval for a call of `agent`. `None` if `place` is not of 1 to 64 characters of base64url: it becomes part of a
+    /// subject.
+    #[must_use]
+    pub fn approval(agent: Name, place: &str) -> Option<Self> {
+        // The same grammar as that of names.
+        let digest = Name::new(place).ok()?.as_str().to_owned();
+        Some(Self { is_approval: true, agent, digest })
+    }
+
+    /// Whether it is the key of an approval.
+    #[must_use]
+    pub fn is_approval(&self) -> bool {
+        self.is_approval
     }
 
     /// The agent whom the entry is charged to.
@@ -103,7 +132,7 @@ impl OutcomeKey {
         &self.agent
     }
 
-    /// base64url(SHA-256), 43 characters.
+    /// What tells it from the agent's other keys: of an outcome, base64url(SHA-256), 43 characters.
     #[must_use]
     pub fn digest(&self) -> &str {
         &self.digest

@@ -2,6 +2,7 @@
 //! Knows nothing of methods, and stores a nonce only for a message that has passed every other check.
 
 mod control;
+mod evidence;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use super::Caller;
 use super::keyring::{KeyRecord, KeyRing, RecordKey};
 use super::replay::{AdmitError, ReplayGuard, Window};
 use super::revocation::{Kind, Revocations};
-use super::token::{PresentedToken, TokenError, TokenVerifier, VerifiedToken};
+use super::token::{AccessToken, PresentedToken, TokenError, TokenVerifier, VerifiedToken};
 use super::verify_limiter::{VerificationQueueFull, VerifyLimiter, VerifyPermit};
 use crate::jose::{b64_digest, sha256};
 use crate::name::Name;
@@ -25,6 +26,8 @@ use crate::wire::{
     Audience, Binding, Endpoint, Envelope, HmacKey, Nonce, ProofAlgorithm, ProofClaims, ProofError, ReplyKey, ReplyTo,
     ServiceKey, USUAL_CLAIMS,
 };
+
+pub(crate) use evidence::Evidence;
 
 /// Judges messages for one service.
 ///
@@ -67,6 +70,10 @@ pub struct Authentic {
 pub struct Verified {
     pub(crate) caller: Arc<Caller>,
     pub(crate) payload: Bytes,
+    /// As published.
+    pub(crate) subject: String,
+    /// The text of the proof.
+    pub(crate) proof: Bytes,
     /// The subject's method tokens, joined with dots.
     pub(crate) subject_method: Option<String>,
     /// Milliseconds since the Unix epoch.
@@ -476,6 +483,8 @@ impl Verifier {
                     message: Verified {
                         caller: access.caller(&agent, &record.kid, record.algorithm()),
                         payload,
+                        subject,
+                        proof: proof.text,
                         subject_method: method,
                         deadline_ms: claims.deadline_ms(),
                         expires_at: claims.exp,
@@ -616,20 +625,25 @@ impl Verifier {
         now_s: u64,
     ) -> Result<Arc<VerifiedToken>, AuthError> {
         let verified = self.tokens.judge(token, presented, now_s)?;
-        let token = &verified.token;
-        if token.owner() != record.owner.as_str() {
-            return Err(AuthError::TokenAgentMismatch);
-        }
-        if let Some(confirmation) = &token.cnf {
-            // Every member that is present must match this key (RFC 7800 §3).
-            let kid_holds = confirmation.kid.as_deref().is_none_or(|kid| kid == &*record.kid);
-            let thumbprint_holds = confirmation.jkt.as_deref().is_none_or(|jkt| record.thumbprint() == Some(jkt));
-            if !kid_holds || !thumbprint_holds {
-                return Err(AuthError::Confirmation);
-            }
-        }
+        check_owner(&verified.token, record)?;
         Ok(verified)
     }
+}
+
+/// Whether the token belongs to the owner of this key, and to this key if it names one.
+fn check_owner(token: &AccessToken, record: &KeyRecord) -> Result<(), AuthError> {
+    if token.owner() != record.owner.as_str() {
+        return Err(AuthError::TokenAgentMismatch);
+    }
+    if let Some(confirmation) = &token.cnf {
+        // Every member that is present must match this key (RFC 7800 §3).
+        let kid_holds = confirmation.kid.as_deref().is_none_or(|kid| kid == &*record.kid);
+        let thumbprint_holds = confirmation.jkt.as_deref().is_none_or(|jkt| record.thumbprint() == Some(jkt));
+        if !kid_holds || !thumbprint_holds {
+            return Err(AuthError::Confirmation);
+        }
+    }
+    Ok(())
 }
 
 /// What an operator can have revoked of a key.

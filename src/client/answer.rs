@@ -41,7 +41,7 @@ impl Answer {
 /// Whether a call that is refused with this error may have been accepted before. Other errors come from the method, or from bytes that are
 /// the same in each attempt.
 pub(super) fn is_refused_by_now(error: &RpcError) -> bool {
-    matches!(error.profile_code(), Some(code::PERMISSION_DENIED | code::METHOD_NOT_FOUND))
+    matches!(error.profile_code(), Some(code::PERMISSION_DENIED | code::METHOD_NOT_FOUND | code::APPROVAL_REQUIRED))
 }
 
 /// The outcome of a request whose last attempt was not executed.

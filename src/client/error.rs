@@ -583,6 +583,8 @@ mod tests {
         let unknown = [
             conflict("running"),
             conflict("unknown"),
+            // SPEC.md §6.3: it has begun under its approval.
+            remote(code::CONFLICT, serde_json::json!({ "approval": "ann.x", "state": "consumed" })),
             remote(code::CONFLICT, serde_json::json!([])),
             remote(code::PERMISSION_DENIED, serde_json::json!({ "outcome": "unknown" })),
             remote(code::UNAUTHENTICATED, serde_json::Value::Null),
@@ -593,6 +595,7 @@ mod tests {
             conflict("other_params"),
             conflict("not_kept"),
             remote(code::PERMISSION_DENIED, serde_json::Value::Null),
+            remote(code::APPROVAL_REQUIRED, serde_json::json!({ "state": "pending" })),
             // A method's own error, which means something else by it.
             remote(7, serde_json::json!({ "outcome": "unknown" })),
         ];

@@ -51,6 +51,7 @@ pub fn error_type(error: &RpcError) -> &'static str {
         Some(code::TOO_LARGE) => "-32015",
         Some(code::CANCELLED) => "-32016",
         Some(code::CONFLICT) => "-32017",
+        Some(code::APPROVAL_REQUIRED) => "-32018",
         _ => "application",
     }
 }

@@ -72,6 +72,8 @@ pub mod code {
     pub const CANCELLED: i32 = -32016;
     /// The idempotency key was used before, and there is no outcome to return; `data.idempotency`.
     pub const CONFLICT: i32 = -32017;
+    /// The call runs once people have approved it; `data.approval`, `data.needs` and `data.deadline`.
+    pub const APPROVAL_REQUIRED: i32 = -32018;
 }
 
 impl RpcError {

@@ -2,6 +2,8 @@
 //! Never lets through a call that the policy did not allow, or uses one permit twice.
 
 use super::Call;
+use super::approvals::{Approvals, Ticket, Unapproved};
+use crate::auth::Verifier;
 use crate::policy::{Decision, PolicySet, Question, Reason, Revision, RuleId};
 
 /// The proof that a policy allowed one call, and by which rule.
@@ -53,6 +55,36 @@ impl Permitted {
     }
 }
 
+/// A call that a policy allows because people approved it. It is a [`Permitted`] one once its approval is used up, and then only.
+#[derive(Debug)]
+pub(super) struct Withheld {
+    permitted: Permitted,
+    ticket: Box<Ticket>,
+}
+
+impl Withheld {
+    pub(super) fn call(&self) -> &Call {
+        &self.permitted.call
+    }
+
+    /// Uses up the approval.
+    ///
+    /// # Errors
+    /// [`Unapproved`]: the call does not run.
+    ///
+    /// Cancel safety: if the future is dropped, the approval may be used up.
+    pub(super) async fn begin(
+        self,
+        approvals: &Approvals,
+        verifier: &Verifier,
+        now_s: u64,
+    ) -> Result<Permitted, Unapproved> {
+        let Self { permitted, ticket } = self;
+        approvals.begin(*ticket, &permitted.call.message.id, verifier, now_s).await?;
+        Ok(permitted)
+    }
+}
+
 /// The proof that a policy denied a call. It carries nothing that the caller may see.
 #[derive(Debug)]
 pub struct Denied(());
@@ -70,13 +102,33 @@ impl PolicySet {
             params: call.params().map(crate::rpc::Params::raw),
             now_ms,
         });
-        let permitted = decision.is_allow() && !matches!(decision.reason, Reason::UnknownMethod { .. });
-        let outcome = if permitted {
+        (self.permit(call, &decision), decision)
+    }
+
+    /// Decides `call` once more, with the approvals of this ticket: the rules that they lift, and nothing else, may now come out otherwise.
+    pub(super) fn authorize_approved(
+        &self,
+        call: Call,
+        ticket: Ticket,
+        now_ms: u64,
+    ) -> (Result<Withheld, (Call, Denied)>, Decision) {
+        let question = Question {
+            caller: call.caller(),
+            method: call.method(),
+            params: call.params().map(crate::rpc::Params::raw),
+            now_ms,
+        };
+        let approved: Vec<&str> = ticket.names().iter().map(String::as_str).collect();
+        let decision = self.decide_approved(&question, &approved);
+        (self.permit(call, &decision).map(|permitted| Withheld { permitted, ticket: Box::new(ticket) }), decision)
+    }
+
+    fn permit(&self, call: Call, decision: &Decision) -> Result<Permitted, (Call, Denied)> {
+        if decision.is_allow() && !matches!(decision.reason, Reason::UnknownMethod { .. }) {
             let permit = Permit { rule: decision.rule.clone(), revision: self.revision().clone() };
             Ok(Permitted { call, permit })
         } else {
             Err((call, Denied(())))
-        };
-        (outcome, decision)
+        }
     }
 }

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use serde_json::value::RawValue;
 use tower::Layer;
 
+use super::approvals::Approvals;
 use super::attachment::AttachmentMemory;
 use super::authorize::Permitted;
 use super::catalogue::Catalogue;
@@ -185,7 +186,7 @@ impl Builder<WantsMethods> {
     #[must_use]
     pub fn methods<S: Send + Sync + 'static>(self, router: Router<S>) -> Builder<Ready> {
         let names: Vec<String> = router.names().map(str::to_owned).collect();
-        let registered = builtin::names().fold(router.policy_methods(), Methods::with);
+        let registered = builtin::registered(router.policy_methods());
         let wrong = router.wrong().to_vec();
         let idempotent = router.idempotent_methods().clone();
         let catalogue = router.catalogue();
@@ -257,8 +258,13 @@ impl Builder<Ready> {
                 Some(Idempotency::new(store, idempotent, audience, random_bytes()?))
             }
         };
-        Ok(Service(Arc::new(Inner {
+        let approvals = match verifier.guard().outcomes() {
+            Some(store) => Some(Approvals::new(store, endpoint.clone(), random_bytes()?)),
+            None => None,
+        };
+        let inner = Inner {
             idempotency,
+            approvals,
             catalogue,
             quotas: Quotas::new(&limits.quota),
             open: Arc::new(OpenCalls::new(limits.streams.clone())),
@@ -276,6 +282,8 @@ impl Builder<Ready> {
             room: AtomicUsize::new(usize::MAX),
             recorder,
             clock,
-        })))
+        };
+        inner.prepare_approvals(&inner.policy.load());
+        Ok(Service(Arc::new(inner)))
     }
 }

@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
+use super::approvals::{Approvals, Approve, InForce};
 use super::authorize::Permitted;
+use super::calls::APPROVE;
 use super::catalogue::{Asked, Catalogue};
-use crate::auth::{Caller, Verifier};
+use crate::auth::{Caller, Evidence, Verifier};
 use crate::name::{MethodName, Name};
-use crate::policy::{Decision, Explanation, PolicySet, Question, Verdict};
+use crate::policy::{Decision, Explanation, Methods, PolicySet, Question, Verdict};
 use crate::rpc::{Params, RpcError, code};
 use crate::wire::ProofAlgorithm;
 
@@ -25,12 +27,22 @@ pub(super) const DISCOVER: &str = crate::policy::OPEN_TO_ALL;
 /// was assumed for those.
 pub(super) const EXPLAIN: &str = "rpc.explain";
 
-/// The methods that every service has besides its own: policy files may name them.
-pub const BUILTIN_METHODS: [&str; 3] = [CAN, DISCOVER, EXPLAIN];
+/// Which calls that wait for approval did I make, or may I decide? `{"cursor": …?}`.
+pub(super) const APPROVALS: &str = "rpc.approvals";
+/// What is one of them, in full? `{"id": …}`.
+pub(super) const APPROVAL: &str = "rpc.approval";
 
-/// Their names, for the registry that policies are checked against.
-pub(super) fn names() -> impl Iterator<Item = MethodName> {
-    BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok())
+/// The methods that every service has besides its own: policy files may name them.
+pub const BUILTIN_METHODS: [&str; 6] = [APPROVAL, APPROVALS, APPROVE, CAN, DISCOVER, EXPLAIN];
+
+/// These methods and the built-in ones, for the registry that policies are checked against.
+pub(super) fn registered(methods: Methods) -> Methods {
+    let names = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
+    names.fold(methods, |methods, name| match name.as_str() {
+        // So that the record has what was decided.
+        APPROVE => methods.with_params(name, Approve::params()),
+        _ => methods.with(name),
+    })
 }
 
 #[derive(Deserialize)]
@@ -47,6 +59,18 @@ struct Answer {
     /// The approvals with which it would be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     approvals: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct One {
+    id: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Page {
+    cursor: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -101,6 +125,9 @@ struct Assumed<'a> {
 pub(super) struct About<'a> {
     pub(super) verifier: &'a Verifier,
     pub(super) catalogue: &'a Catalogue,
+    pub(super) approvals: Option<&'a Approvals>,
+    /// The message that asks, if it is one of [`APPROVE`] that can be kept.
+    pub(super) evidence: Option<&'a Evidence>,
     /// The service's audience.
     pub(super) title: &'a str,
     /// The most bytes of a page.
@@ -115,7 +142,9 @@ pub(super) async fn answer(
     now_ms: u64,
     charge: impl Fn(usize) -> Result<(), RpcError>,
 ) -> Result<Box<RawValue>, RpcError> {
-    let About { verifier, catalogue, title, room } = service;
+    let About { verifier, approvals, evidence, catalogue, title, room } = service;
+    let (params, caller) = (permitted.call().params(), permitted.call().caller());
+    let in_force = InForce { policy, verifier, now_s: now_ms / 1000 };
     match permitted.call().method() {
         CAN => can(permitted, policy, now_ms),
         DISCOVER => {
@@ -124,7 +153,18 @@ pub(super) async fn answer(
             catalogue.page(asked, policy, charge).await
         }
         EXPLAIN => explain(permitted, policy, verifier, now_ms),
-        _ => Err(RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found")),
+        method => match (method, approvals) {
+            (APPROVE, Some(approvals)) => approvals.decide(&Approve::read(params)?, (caller, evidence), in_force).await,
+            (APPROVAL, Some(approvals)) => {
+                let One { id } = Params::decode(params)?;
+                approvals.show(&id, caller, in_force).await
+            }
+            (APPROVALS, Some(approvals)) => {
+                let Page { cursor } = Params::decode(params)?;
+                approvals.list(cursor.as_deref(), caller, in_force).await
+            }
+            _ => Err(RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found")),
+        },
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::attachment::CallAttachments;
 use super::policy_in_force::PolicyInForce;
 use super::streams::OpenCall;
-use crate::auth::{Caller, Verified};
+use crate::auth::{Caller, Evidence, Verified};
 use crate::name::{MethodName, Name};
 use crate::rpc::{self, Body, Id, Limits, Params, Request, Response, RpcError, code};
 use crate::trace::Trace;
@@ -31,6 +31,8 @@ pub struct Message {
     pub(super) id: NonceText,
     /// Whether the message is a batch: an idempotency key covers one call.
     pub(super) in_batch: bool,
+    /// The whole message, if it is a call of [`APPROVE`] that proves to others what its caller decided.
+    pub(super) evidence: Option<Evidence>,
 }
 
 impl Message {
@@ -80,6 +82,11 @@ impl Call {
         self.params.as_ref()
     }
 }
+
+/// The method by which people approve and deny calls.
+pub(super) const APPROVE: &str = "rpc.approve";
+/// The longest body of such a call that is kept, in bytes.
+pub(super) const MAX_KEPT: usize = 2 * 1024;
 
 /// One call of a message, or the answer to an invalid entry.
 pub(super) type Entry = Result<Call, Response>;
@@ -148,6 +155,11 @@ impl Calls {
         answer_limit: usize,
         (attachments, policy, trace): (CallAttachments, PolicyInForce, Trace),
     ) -> Result<Self, Box<RejectedBody>> {
+        let body = Body::parse(&verified.payload, limits);
+        let evidence = match &body {
+            Ok(Body::Single(Ok(request))) if request.method == APPROVE => Evidence::of(&verified, MAX_KEPT),
+            _ => None,
+        };
         let Verified {
             caller,
             payload,
@@ -161,11 +173,12 @@ impl Calls {
             capabilities,
             token,
             binding,
+            ..
         } = verified;
         let refused = |error, caller: Arc<Caller>, binding| {
             Err(Box::new(RejectedBody { error, agent: caller.agent.clone(), binding }))
         };
-        let body = match Body::parse(&payload, limits) {
+        let body = match body {
             Err(error) => return refused(BodyError::Rpc(error), caller, binding),
             Ok(body) => body,
         };
@@ -208,6 +221,7 @@ impl Calls {
             policy,
             id: nonce.text(),
             in_batch: is_batch,
+            evidence,
         });
         let call = |entry: rpc::Entry| {
             entry.map(|Request { method, params, id, .. }| Call {

@@ -187,7 +187,8 @@ impl Service {
             params: asked.params.as_ref().map(Params::raw),
             now_ms: this.clock.now_ms(),
         };
-        let decision = policy.decide(&question);
+        let approved: Vec<&str> = asked.approved.iter().map(String::as_str).collect();
+        let decision = policy.decide_approved(&question, &approved);
         call.judged_under(policy.revision());
         if decision.is_allow() {
             return;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use crate::policy::{Decision, Verdict};
-use crate::rpc::RpcError;
+use crate::rpc::{RpcError, code};
 
 /// The counters of a service. All of them only grow.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct MethodCounters {
     pub requests: AtomicU64,
     /// Those that ended in an error, denials included.
     pub errors: AtomicU64,
-    /// Those that the policy denied.
+    /// Those that the policy denied, be it until they are approved.
     pub denied: AtomicU64,
     /// The time from receipt to outcome of all of them, in nanoseconds.
     pub processing_ns: AtomicU64,
@@ -75,7 +75,7 @@ impl Counters {
             let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
             // The code only: an application's message may quote parameters.
             *last = format!("{}: {}", error.code(), decision);
-            if error.profile_code() == Some(crate::rpc::code::PERMISSION_DENIED) {
+            if matches!(error.profile_code(), Some(code::PERMISSION_DENIED | code::APPROVAL_REQUIRED)) {
                 counters.denied.fetch_add(1, Ordering::Relaxed);
             }
         }

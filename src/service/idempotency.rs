@@ -323,6 +323,33 @@ impl Idempotency {
         })
     }
 
+    /// What is known under the key without claiming it: the outcome, or why there is none; `None` if the call may run.
+    ///
+    /// Cancel safe.
+    pub(super) async fn known(&self, attempt: &Attempt, verifier: &Verifier, now_ms: u64) -> Option<Begun> {
+        let Some(mac) = self.mac(verifier) else { return Some(Begun::Refused(OutcomeStoreError::Unavailable)) };
+        match self.store.read(&attempt.key).await {
+            Ok(None) => None,
+            Ok(Some((_, content))) => self.answers(attempt, &mac, &content, now_ms),
+            Err(error) => Some(Begun::Refused(error)),
+        }
+    }
+
+    /// What an entry answers to an attempt; `None` if it leaves the key free.
+    fn answers(&self, attempt: &Attempt, mac: &HmacKey, content: &[u8], now_ms: u64) -> Option<Begun> {
+        Some(match attempt.meaning(mac, content, now_ms) {
+            Meaning::Foreign => {
+                let what = "a stored outcome is not of this service, or of a service key that is no longer in force";
+                self.log(attempt, None, what);
+                Begun::Conflict(Conflict::Unknown)
+            }
+            Meaning::Stored(outcome) => Begun::Stored(outcome),
+            Meaning::Conflict(conflict) => Begun::Conflict(conflict),
+            Meaning::Free if lock(&self.running).contains(&attempt.key) => Begun::Conflict(RUNNING),
+            Meaning::Free => return None,
+        })
+    }
+
     /// Claims the key, or finds out why that is not possible.
     ///
     /// Cancel safety: a dropped future withdraws its claim.
@@ -342,16 +369,8 @@ impl Idempotency {
             }
             Err(error) => return claiming.refuse(error),
         };
-        match attempt.meaning(&mac, &content, now_ms) {
-            Meaning::Foreign => {
-                let what = "a stored outcome is not of this service, or of a service key that is no longer in force";
-                self.log(&attempt, None, what);
-                return Begun::Conflict(Conflict::Unknown);
-            }
-            Meaning::Stored(outcome) => return Begun::Stored(outcome),
-            Meaning::Conflict(conflict) => return Begun::Conflict(conflict),
-            Meaning::Free if lock(&self.running).contains(&attempt.key) => return Begun::Conflict(RUNNING),
-            Meaning::Free => {}
+        if let Some(begun) = self.answers(&attempt, &mac, &content, now_ms) {
+            return begun;
         }
         let claiming = self.claiming(&attempt, &mac, revision, &claim, Some(&content), keep);
         match self.store.replace(&attempt.key, revision, claim.clone(), keep).await {

@@ -10,7 +10,7 @@ use super::calls::Message;
 use super::streams::{Ending, FrameWriter};
 use crate::clock::Clock;
 use crate::jose::{b64, sha256};
-use crate::policy::{Decision, DecisionRecord, PolicySet, Question};
+use crate::policy::{ApprovalRecord, Decision, DecisionRecord, PolicySet, Question};
 use crate::record::{Body, Kind, OutcomeRecord, Recorder};
 
 /// The outcome of a call, recorded when this is dropped: a call whose future is dropped was given up.
@@ -30,11 +30,11 @@ pub(super) fn decision(
     entry: Option<usize>,
     policy: &PolicySet,
     question: &Question<'_>,
-    decision: &Decision,
+    (decision, approval): (&Decision, Option<ApprovalRecord>),
 ) -> (DecisionRecord, Body) {
     let record = DecisionRecord::new(policy, question, decision, Some(&recorder.salt()));
     let trace = message.trace_id().map(Cow::into_owned);
-    DecisionRecord { message: Some(message.id.to_string()), entry, trace, ..record }.within_bounds()
+    DecisionRecord { message: Some(message.id.to_string()), entry, trace, approval, ..record }.within_bounds()
 }
 
 impl RecordedCall {

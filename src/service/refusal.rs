@@ -3,6 +3,7 @@
 
 use serde_json::json;
 
+use super::approvals::Unapproved;
 use super::calls::BodyError;
 use super::idempotency::Conflict;
 use super::quota::{QuotaExceeded, QuotaScope};
@@ -47,6 +48,9 @@ pub enum Refusal {
     /// The method runs only once its decision is on disk, and that cannot be written now.
     #[error("the decision cannot be recorded, and the method asks for that")]
     Unrecorded,
+    /// People have to approve it, or have denied it.
+    #[error("{0}")]
+    Approval(Unapproved),
     /// An idempotency key with a batch.
     #[error("an idempotency key covers one call, and this is a batch")]
     KeyOfBatch,
@@ -182,6 +186,7 @@ impl Refusal {
                 )
                 .with_data(&json!({ "retry_after_ms": RETRY_AFTER_MS })),
             ),
+            Self::Approval(unapproved) => unapproved_answer(unapproved),
             Self::KeyOfBatch => error(
                 code::INVALID_REQUEST,
                 "invalid request: an idempotency key covers one call: send this one by itself, or without a key",
@@ -238,6 +243,7 @@ impl Refusal {
             | Self::Conflict(_)
             | Self::OutcomeStore(_)
             | Self::Unrecorded
+            | Self::Approval(_)
             | Self::KeyOfBatch
             | Self::Deadline
             | Self::ResponseTooLarge
@@ -306,6 +312,7 @@ impl Refusal {
             Self::Conflict(_) => "idempotency_conflict",
             Self::OutcomeStore(_) => "outcome_store",
             Self::Unrecorded => "unrecorded",
+            Self::Approval(unapproved) => unapproved.label(),
             Self::KeyOfBatch => "idempotency_key_of_batch",
             Self::Deadline => "deadline",
             Self::ResponseTooLarge => "response_too_large",
@@ -352,6 +359,33 @@ pub(super) fn hint_for(code: i32) -> UnsignedHint {
         code::OVERLOADED => UnsignedHint::Overloaded,
         code::TOO_LARGE => UnsignedHint::TooLarge,
         _ => UnsignedHint::Unauthenticated,
+    }
+}
+
+fn unapproved_answer(unapproved: &Unapproved) -> RefusalReply {
+    let error = |code, message: &'static str, data: &serde_json::Value| {
+        RefusalReply::Error(RpcError::with_code(code, message).with_data(data))
+    };
+    match unapproved {
+        Unapproved::Pending(pending) => {
+            RefusalReply::Error(RpcError::with_code(code::APPROVAL_REQUIRED, "approval required").with_data(pending))
+        }
+        Unapproved::Denied { id } => error(
+            code::PERMISSION_DENIED,
+            "permission denied: its approval was denied",
+            &json!({ "approval": id, "state": "denied" }),
+        ),
+        Unapproved::Run { id, at, message } => error(
+            code::CONFLICT,
+            "conflict: this call has begun under its approval: to call it once more on purpose, use another idempotency key",
+            &json!({ "approval": id, "state": "consumed", "at": at, "message": message }),
+        ),
+        Unapproved::TooLarge => RefusalReply::Error(RpcError::with_code(
+            code::TOO_LARGE,
+            "too large: a call that needs approval has params of at most 32 KiB, so that people can read them",
+        )),
+        Unapproved::Store(OutcomeStoreError::AgentFull) => quota(RETRY_AFTER_MS, "approvals"),
+        Unapproved::Store(_) => overloaded(RETRY_AFTER_MS),
     }
 }
 

@@ -362,6 +362,11 @@ impl ServiceKey {
         HmacKey::derive(self.pair.seed.as_slice(), audience, "stored outcomes")
     }
 
+    /// The same for approvals: no outcome may pass for one.
+    pub(crate) fn approval_key(&self, audience: &Audience) -> HmacKey {
+        HmacKey::derive(self.pair.seed.as_slice(), audience, "stored approvals")
+    }
+
     pub(super) fn sign(&self, message: &[u8]) -> SignatureBytes {
         SignatureBytes::of(self.pair.pair.sign(message).as_ref())
     }

@@ -1,6 +1,7 @@
 //! One message through the whole sequence of checks, without a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
+mod approvals;
 mod bounds;
 mod builtin;
 mod chain;

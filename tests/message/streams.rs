@@ -1,5 +1,6 @@
 //! Calls that answer with frames, and control of calls under way (SPEC.md §25).
 
+mod approved;
 mod attachments;
 mod bounds;
 mod endings;

@@ -1,7 +1,7 @@
 //! The store for a single replica: its entries live in this process and are lost with it.
 //! Never gives one agent the room of the others.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,8 @@ pub struct LocalOutcomes {
 struct State {
     ledger: Ledger,
     /// INVARIANT: has exactly the entries of the ledger.
-    contents: HashMap<OutcomeKey, (u64, Bytes)>,
+    /// Sorted, so that the approvals are the last.
+    contents: BTreeMap<OutcomeKey, (u64, Bytes)>,
     revisions: u64,
 }
 
@@ -139,6 +140,18 @@ impl OutcomeStore for LocalOutcomes {
         keep: Duration,
     ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>> {
         Box::pin(ready(self.replace_now(key, revision, content, keep)))
+    }
+
+    fn read<'a>(&'a self, key: &'a OutcomeKey) -> BoxFuture<'a, Result<Option<(u64, Bytes)>, OutcomeStoreError>> {
+        let mut state = self.state();
+        state.sweep();
+        Box::pin(ready(Ok(state.contents.get(key).cloned())))
+    }
+
+    fn approvals(&self) -> BoxFuture<'_, Result<Vec<OutcomeKey>, OutcomeStoreError>> {
+        let mut state = self.state();
+        state.sweep();
+        Box::pin(ready(Ok(state.contents.keys().rev().take_while(|key| key.is_approval()).cloned().collect())))
     }
 }
 

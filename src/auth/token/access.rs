@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use crate::auth::revocation::Kind;
+use crate::auth::{Caller, TokenFacts};
+use crate::name::Name;
+use crate::wire::ProofAlgorithm;
 
 /// The claims of a token that passed every check.
 ///
@@ -49,6 +52,27 @@ impl AccessToken {
     #[must_use]
     pub fn owner(&self) -> &str {
         self.actor.as_deref().unwrap_or(&self.subject)
+    }
+
+    /// The caller with this token and a key with this id. The agent is the token's owner.
+    pub(crate) fn caller(&self, agent: &Name, key: &str, algorithm: ProofAlgorithm) -> Caller {
+        Caller {
+            agent: agent.clone(),
+            subject: self.subject.clone(),
+            delegated: self.actor.is_some(),
+            roles: self.roles.clone(),
+            token: TokenFacts {
+                id: self.id.clone(),
+                issuer: self.issuer.clone(),
+                key: self.key_id.clone(),
+                via: self.prior_actors.clone(),
+                issued_at: self.issued_at,
+                expires_at: self.expires_at,
+                claims: self.claims.clone(),
+            },
+            key: key.to_owned(),
+            algorithm,
+        }
     }
 
     /// What an operator can have revoked of it, by every name that it has: nobody need know which of them its issuer uses. Nested actors

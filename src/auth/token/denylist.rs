@@ -146,7 +146,7 @@ impl Denylist {
     /// clock that is not plainly wrong.
     #[must_use]
     pub fn without_ended(mut self, now_s: u64) -> Self {
-        self.tokens.retain(|_, until| until.saturating_add(3600) > now_s);
+        self.tokens.retain(|_, until| until.saturating_add(DENIED_FOR_S) > now_s);
         self
     }
 
@@ -186,6 +186,9 @@ impl Denylist {
         }
     }
 }
+
+/// How long a token stays on the list after its end, in seconds.
+pub(super) const DENIED_FOR_S: u64 = 3_600;
 
 /// The file as written. A list that is left out is empty; a misspelt one is an unknown member, and so an error.
 #[derive(Default, Deserialize, Setting)]

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use moka::sync::Cache;
 use serde_json::Value;
 
+use super::denylist::DENIED_FOR_S;
 use super::fetch::Fetching;
 use super::header::{Compact, Header};
 use super::keys::KeySetGeneration;
@@ -16,8 +17,8 @@ use super::{
     AccessToken, Denylist, KeySet, KeySource, KeySourceStatus, Symmetric, TokenAlgorithm, TokenError, TokenRules,
     TokenType, claims,
 };
+use crate::auth::Caller;
 use crate::auth::revocation::Revocations;
-use crate::auth::{Caller, TokenFacts};
 use crate::jose::sha256;
 use crate::name::Name;
 use crate::wire::ProofAlgorithm;
@@ -87,26 +88,7 @@ impl VerifiedToken {
 
     /// The caller with this token and a key with this id. The agent is the token's owner.
     pub(crate) fn caller(&self, agent: &Name, key: &str, algorithm: ProofAlgorithm) -> Arc<Caller> {
-        let new = || {
-            let token = &*self.token;
-            Arc::new(Caller {
-                agent: agent.clone(),
-                subject: token.subject.clone(),
-                delegated: token.actor.is_some(),
-                roles: token.roles.clone(),
-                token: TokenFacts {
-                    id: token.id.clone(),
-                    issuer: token.issuer.clone(),
-                    key: token.key_id.clone(),
-                    via: token.prior_actors.clone(),
-                    issued_at: token.issued_at,
-                    expires_at: token.expires_at,
-                    claims: token.claims.clone(),
-                },
-                key: key.to_owned(),
-                algorithm,
-            })
-        };
+        let new = || Arc::new(self.token.caller(agent, key, algorithm));
         // Everything else comes from the token. If an agent uses it with several keys, the first key's caller is kept.
         let kept = self.caller.get_or_init(new);
         let is_the_same = kept.agent == *agent && kept.key == key && kept.algorithm == algorithm;
@@ -251,6 +233,19 @@ impl TokenVerifier {
         Ok(verified)
     }
 
+    /// Judges a token that was shown at `at_s` once more, now: its times as they were, its key and what is revoked as they are. Remembers
+    /// nothing.
+    pub(crate) fn judge_kept(&self, token: &str, at_s: u64, now_s: u64) -> Result<AccessToken, TokenError> {
+        let token = self.check(token, &self.keys.load().set)?;
+        claims::validate_times(&token, self.rules.leeway_s, at_s)?;
+        // A deny list may forget a token that ended this long ago.
+        if now_s >= token.expires_at.saturating_add(DENIED_FOR_S) {
+            return Err(TokenError::Expired);
+        }
+        self.validate_revocation(&token, now_s)?;
+        Ok(token)
+    }
+
     /// Everything that depends only on the text, the keys and the rules.
     fn check(&self, token: &str, keys: &KeySet) -> Result<AccessToken, TokenError> {
         let compact = Compact::parse(token)?;
@@ -310,6 +305,10 @@ impl TokenVerifier {
     /// Everything that may change while a token lives.
     fn validate_now(&self, token: &AccessToken, now_s: u64) -> Result<(), TokenError> {
         claims::validate_times(token, self.rules.leeway_s, now_s)?;
+        self.validate_revocation(token, now_s)
+    }
+
+    fn validate_revocation(&self, token: &AccessToken, now_s: u64) -> Result<(), TokenError> {
         self.denylist.load().judge(token)?;
         let revoked = self.revocations.revokes(token.names(), now_s);
         revoked.map_or(Ok(()), |kind| Err(TokenError::Revoked(kind.as_str())))

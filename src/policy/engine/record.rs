@@ -101,9 +101,26 @@ pub struct DecisionRecord {
     /// The approvals that the call needs, given or not; none if it is denied even with them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<String>,
+    /// The request for approval that the call belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalRecord>,
     /// What rules in shadow mode would have done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow: Vec<ShadowRecord>,
+}
+
+/// How far the approval of a call has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalRecord {
+    /// The request's id, once it was found or made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// `approved`: the call may run, once. Otherwise why it may not: `approval_pending`, `approval_denied`, `approval_consumed`,
+    /// `approval_too_large` or `approval_store`.
+    pub state: String,
+    /// The agents that approved it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvers: Vec<String>,
 }
 
 /// What one rule in shadow mode would have done.
@@ -171,6 +188,7 @@ impl DecisionRecord {
             reason: decision.reason.label().to_owned(),
             rule: decision.rule.as_ref().map(|rule| rule.name().to_owned()),
             approvals: decision.approvals.clone(),
+            approval: None,
             shadow: decision
                 .shadow
                 .iter()

@@ -60,6 +60,8 @@ pub(in crate::service) struct OpenCall {
 pub(in crate::service) struct Asked {
     pub(in crate::service) method: Arc<str>,
     pub(in crate::service) params: Option<Params>,
+    /// The approvals under which it began.
+    pub(in crate::service) approved: Vec<String>,
 }
 
 #[derive(Debug)]

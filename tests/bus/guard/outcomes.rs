@@ -25,7 +25,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-async fn guard(bus: BusConfig, change: impl FnOnce(&mut SharedConfig)) -> Arc<SharedGuard> {
+pub(super) async fn guard(bus: BusConfig, change: impl FnOnce(&mut SharedConfig)) -> Arc<SharedGuard> {
     let mut config = SharedConfig::new(name("test"), name("desk"));
     config.window = Window::new(30, 1).unwrap();
     // These tests are not about loaded machines.
@@ -43,7 +43,7 @@ async fn guard(bus: BusConfig, change: impl FnOnce(&mut SharedConfig)) -> Arc<Sh
 }
 
 /// The guard's store, once it answers.
-async fn store(guard: &Arc<SharedGuard>) -> Arc<dyn OutcomeStore> {
+pub(super) async fn store(guard: &Arc<SharedGuard>) -> Arc<dyn OutcomeStore> {
     let store = guard.outcomes().unwrap();
     store.enable();
     let probe = OutcomeKey::new(name("nobody"), b"probe");
@@ -511,6 +511,14 @@ impl OutcomeStore for Late {
         _keep: Duration,
     ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>> {
         async { Err(OutcomeStoreError::Unanswered) }.boxed()
+    }
+
+    fn read<'a>(&'a self, key: &'a OutcomeKey) -> BoxFuture<'a, Result<Option<(u64, Bytes)>, OutcomeStoreError>> {
+        self.store.read(key)
+    }
+
+    fn approvals(&self) -> BoxFuture<'_, Result<Vec<OutcomeKey>, OutcomeStoreError>> {
+        self.store.approvals()
     }
 
     fn withdraw(&self, change: Withdrawal) {

@@ -183,9 +183,11 @@ fn reviewers_see_who_can_call_what() {
 fn tools_know_the_methods_that_every_service_has() {
     let shell = Shell::new();
     shell.write("policies/a.toml", "[role.root]\nallow = [\"*\"]\n[role.asker]\nallow = [\"rpc.can\"]\n");
-    says(&shell.run("policy check"), 0, &[", 0 methods, and 3 of every service"]);
-    let matrix = "method        anyone  role asker  role root\nrpc.can       -       yes         yes\n\
-                  rpc.discover  yes     yes         yes\nrpc.explain   -       -           yes\n";
+    says(&shell.run("policy check"), 0, &[", 0 methods, and 6 of every service"]);
+    let matrix = "method         anyone  role asker  role root\nrpc.approval   -       -           yes\n\
+                  rpc.approvals  -       -           yes\nrpc.approve    -       -           yes\n\
+                  rpc.can        -       yes         yes\nrpc.discover   yes     yes         yes\n\
+                  rpc.explain    -       -           yes\n";
     says(&shell.run("policy matrix"), 0, &[matrix]);
     says(&shell.run("policy who-can rpc.explain"), 0, &["allowed      role root"]);
     shell.write(

@@ -9,7 +9,7 @@
 //! The stream shares the guard's connection and permissions. A task of its own finds, creates and looks at it, once a second, so that
 //! trouble with this stream stops no call without a key.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,7 @@ use super::publish_check::{INSUFFICIENT_RESOURCES, MEMORY_EXCEEDED, STORE_FAILED
 use super::stream::{self, ApiError, Info, StreamApi, StreamError};
 use super::{SharedConfig, fit, outcome_fit};
 use crate::auth::outcomes::{Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError, Withdrawal};
+use crate::name::Name;
 
 /// What [`super::SharedGuard::outcomes`] returns.
 pub(super) struct SharedOutcomes {
@@ -274,6 +275,43 @@ impl SharedOutcomes {
         }
     }
 
+    /// Asks `question` until there is an answer, for [`ASK_FOR`]; its only error is that there was none.
+    async fn until_answered<T, E, F>(&self, question: impl Fn() -> F) -> Result<T, OutcomeStoreError>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let began = Instant::now();
+        loop {
+            if let Ok(answer) = question().await {
+                return Ok(answer);
+            }
+            if began.elapsed() + AGAIN > ASK_FOR {
+                return Err(self.failed(OutcomeStoreError::Unavailable, false));
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn read_entry(&self, key: &OutcomeKey) -> Result<Option<(u64, Bytes)>, OutcomeStoreError> {
+        let (client, stream, _) = self.ready()?;
+        let _permit = self.enter(key)?;
+        self.until_answered(|| read(&client, &self.shared.config, &stream, key)).await
+    }
+
+    async fn approvals(&self) -> Result<Vec<OutcomeKey>, OutcomeStoreError> {
+        let (client, stream, _) = self.ready()?;
+        let prefix = self.shared.config.outcome_subject(APPROVALS);
+        let asked = json!({ "subjects_filter": format!("{prefix}.>") });
+        let verb = format!("STREAM.INFO.{stream}");
+        let listed: Listed = self.until_answered(|| stream::ask(&client, &verb, &asked)).await?;
+        let subjects = listed.state.subjects.unwrap_or_default();
+        let read = |subject: String| {
+            let (agent, place) = subject.strip_prefix(&prefix)?.strip_prefix('.')?.split_once('.')?;
+            OutcomeKey::approval(Name::new(agent).ok()?, place)
+        };
+        Ok(subjects.into_keys().filter_map(read).collect())
+    }
+
     fn enter<'a>(&'a self, key: &'a OutcomeKey) -> Result<super::in_flight::InFlightPermit<'a>, OutcomeStoreError> {
         self.flight.enter(key.agent(), 0).map_err(|refused| match refused {
             AdmitError::OwnerFull { .. } => OutcomeStoreError::AgentFull,
@@ -335,6 +373,14 @@ impl OutcomeStore for SharedOutcomes {
         keep: Duration,
     ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>> {
         Box::pin(self.replace(key, revision, content, keep))
+    }
+
+    fn read<'a>(&'a self, key: &'a OutcomeKey) -> BoxFuture<'a, Result<Option<(u64, Bytes)>, OutcomeStoreError>> {
+        Box::pin(self.read_entry(key))
+    }
+
+    fn approvals(&self) -> BoxFuture<'_, Result<Vec<OutcomeKey>, OutcomeStoreError>> {
+        Box::pin(self.approvals())
     }
 
     fn withdraw(&self, change: Withdrawal) {
@@ -478,7 +524,24 @@ async fn read(
 }
 
 fn subject(config: &SharedConfig, key: &OutcomeKey) -> String {
-    config.outcome_subject(&format!("{}.{}", key.agent(), key.digest()))
+    let rest = format!("{}.{}", key.agent(), key.digest());
+    config.outcome_subject(&if key.is_approval() { format!("{APPROVALS}.{rest}") } else { rest })
+}
+
+/// Below it are the subjects of approvals. No agent can be called that: names have no `$`.
+const APPROVALS: &str = "$approval";
+
+/// The broker's answer about the stream, as far as it is about subjects.
+#[derive(Deserialize)]
+struct Listed {
+    state: Subjects,
+}
+
+#[derive(Deserialize)]
+struct Subjects {
+    /// Absent if there are none.
+    #[serde(default)]
+    subjects: Option<BTreeMap<String, u64>>,
 }
 
 /// What the broker counts for an entry: subject, headers and content.

@@ -8,7 +8,7 @@ const CODES = {
   "-32700": "not JSON", "-32600": "not a request", "-32601": "no such method", "-32602": "wrong parameters", "-32603": "internal",
   "-32001": "validation", "-32002": "denied", "-32003": "too late", "-32004": "dependency", "-32010": "not authenticated",
   "-32011": "stale", "-32012": "replayed", "-32013": "too fast", "-32014": "overloaded", "-32015": "too large",
-  "-32016": "cancelled", "-32017": "conflict",
+  "-32016": "cancelled", "-32017": "conflict", "-32018": "waits for approval",
 };
 
 const at = (id) => document.getElementById(id);

@@ -534,7 +534,7 @@ fn judged(all: &[ReportedEvent], is_stream: bool) -> (Outcome, Option<i32>, usiz
         ReportedEvent::Unknown(code::QUOTA_EXCEEDED) => Outcome::Refused,
         ReportedEvent::Unknown(code::OVERLOADED) if !is_stream => Outcome::Refused,
         ReportedEvent::Unknown(_) => Outcome::Unknown,
-        ReportedEvent::Error(code::PERMISSION_DENIED) => Outcome::Denied,
+        ReportedEvent::Error(code::PERMISSION_DENIED | code::APPROVAL_REQUIRED) => Outcome::Denied,
         ReportedEvent::Error(code::METHOD_NOT_FOUND) => Outcome::Refused,
         ReportedEvent::Error(_) | ReportedEvent::Application(_) => Outcome::Error,
     };
@@ -650,6 +650,7 @@ mod tests {
         for (said, outcome, code, of) in [
             (vec![ReportedEvent::Result], Outcome::Ok, None, 1),
             (vec![denied], Outcome::Denied, Some(-32002), 1),
+            (vec![ReportedEvent::Error(-32018)], Outcome::Denied, Some(-32018), 1),
             (vec![ReportedEvent::Result, invalid, denied, denied], Outcome::Denied, Some(-32002), 2),
             (vec![ReportedEvent::Result, invalid], Outcome::Error, Some(-32602), 1),
             (vec![ReportedEvent::Unknown(-32013)], Outcome::Refused, Some(-32013), 1),
@@ -664,10 +665,10 @@ mod tests {
         let mut last = traffic.listen().0;
         assert_eq!(last.pop().map(|row| (row.outcome, row.code)), Some((Outcome::Refused, Some(-32014))));
         assert_eq!(last.pop().map(|row| (row.outcome, row.code)), Some((Outcome::Unknown, Some(-32003))));
-        assert_eq!(last.len(), 5);
+        assert_eq!(last.len(), 6);
         // A call that was begun is reported at its end, and not again with the gateway's answer.
         seen.refused(&Refusal::away(), "demo");
-        assert_eq!(traffic.listen().0.len(), 7);
+        assert_eq!(traffic.listen().0.len(), 8);
         traffic.observer(None, "rpc").refused(&Refusal::no_method().asking("<b>\u{202e}"), "demo");
         let last = traffic.listen().0.pop().unwrap();
         assert_eq!((last.outcome, last.method.as_str(), &last.caller), (Outcome::Refused, "<b>\\u{202e}", &None));

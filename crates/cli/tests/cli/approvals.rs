@@ -1,0 +1,121 @@
+//! `sealwire approvals`: a call that waits, the person who looks at it, and the call that then runs.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::call::Bench;
+use crate::shell::Ran;
+
+const POLICY: &str = r#"
+[role.calc]
+allow = ["math/*"]
+
+[role.treasurer]
+from = "files"
+allow = ["rpc.*"]
+
+[agent.eve]
+roles = ["treasurer"]
+
+[approval.treasurer]
+from = ["treasurer"]
+
+[rule.large]
+everyone = true
+deny = ["math/mul"]
+unless_approved = "treasurer"
+when.params.a = { min = 100 }
+"#;
+
+/// Calls `math/mul` as `planner`.
+fn mul(bench: &Bench, params: &str) -> Ran {
+    bench.run(&["call", "demo", "math/mul", params, "--json"])
+}
+
+/// The id of the request that a call waits for.
+fn waits(ran: Ran) -> String {
+    let error = ran.fails(16, &[]).error();
+    assert_eq!((&error["kind"], &error["rpc"]["code"]), (&json!("approval_required"), &json!(-32018)), "{error}");
+    error["rpc"]["data"]["approval"].as_str().unwrap().to_owned()
+}
+
+fn approvals(bench: &Bench, agent: &str, args: &[&str]) -> Ran {
+    let creds = format!("{agent}.creds.json");
+    bench.shell.run_args(&[&["approvals"], args, &["--creds", &creds]].concat())
+}
+
+async fn bench() -> Bench {
+    let bench = Bench::start().await;
+    bench.shell.write("policies/demo.toml", POLICY);
+    let began = Instant::now();
+    // Until the service has read it.
+    while bench.run(&["call", "demo", "bank/balance", "[\"bob\"]"]).code != 10 {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    bench
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_is_listed_shown_approved_and_made_once() {
+    let bench = bench().await;
+    let id = waits(mul(&bench, r#"{"a":100,"b":2}"#));
+    bench
+        .run(&["call", "demo", "math/mul", r#"{"a":100,"b":2}"#])
+        .fails(16, &["approval required", "approvals list demo"]);
+    let listed = approvals(&bench, "eve", &["list", "demo", "--json"]).ok().json();
+    assert_eq!((&listed["approvals"][0]["id"], listed["approvals"].as_array().unwrap().len()), (&json!(id), 1));
+    approvals(&bench, "eve", &["list", "demo"]).ok().says(&id).says("math/mul").says("pending");
+
+    let shown = approvals(&bench, "eve", &["show", "demo", &id]).ok();
+    for line in
+        ["    a = 100\n", "    b = 2\n", "  agent           planner\n", "on behalf of    nobody", "treasurer: 0 of 1"]
+    {
+        assert!(shown.stdout.contains(line), "{line}: {shown:?}");
+    }
+    let digest = shown.stdout.lines().last().unwrap().split_whitespace().last().unwrap().to_owned();
+    // Nobody is there to look at it, or it is not what was looked at.
+    approvals(&bench, "eve", &["approve", "demo", &id]).fails(2, &["nobody can be asked", "--digest"]);
+    approvals(&bench, "eve", &["approve", "demo", &id, "--json"]).fails(2, &[]);
+    let other = waits(mul(&bench, r#"{"a":101,"b":2}"#));
+    approvals(&bench, "eve", &["approve", "demo", &other, "--digest", &digest])
+        .fails(30, &["not the one with this digest"]);
+    waits(mul(&bench, r#"{"a":100,"b":2}"#));
+
+    let approve = ["approve", "demo", &id, "--digest", &digest, "--reason", "two times a hundred", "--json"];
+    let approved = approvals(&bench, "eve", &approve).ok().json();
+    assert_eq!((&approved["state"], &approved["needs"][0]["have"]), (&json!("approved"), &json!(1)), "{approved}");
+    approvals(&bench, "eve", &["show", "demo", &id]).ok().says("eve (treasurer)").says("two times a hundred");
+    assert_eq!(mul(&bench, r#"{"a":100,"b":2}"#).ok().json(), json!({ "result": 200 }));
+    let again = mul(&bench, r#"{"a":100,"b":2}"#).fails(21, &[]).error();
+    assert_eq!(again["rpc"]["data"]["state"], "consumed", "{again}");
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_is_denied_by_who_may_decide_or_withdrawn_and_by_nobody_else() {
+    let bench = bench().await;
+    let digest = |agent: &str, id: &str| -> Value {
+        approvals(&bench, agent, &["show", "demo", id, "--json"]).ok().json()["digest"].clone()
+    };
+    let id = waits(mul(&bench, r#"{"a":100,"b":3}"#));
+    // The policy does not let `planner` look at requests at all.
+    approvals(&bench, "planner", &["show", "demo", &id]).fails(10, &["rpc.approval"]);
+    let seen = digest("eve", &id);
+    let deny = ["deny", "demo", &id, "--digest", seen.as_str().unwrap(), "--reason", "no", "--json"];
+    assert_eq!(approvals(&bench, "eve", &deny).ok().json()["state"], "denied");
+    let denied = mul(&bench, r#"{"a":100,"b":3}"#).fails(10, &[]).error();
+    assert_eq!(
+        (&denied["rpc"]["code"], &denied["rpc"]["data"]["state"]),
+        (&json!(-32002), &json!("denied")),
+        "{denied}"
+    );
+    let open = approvals(&bench, "eve", &["list", "demo", "--json"]).ok().json();
+    let all = approvals(&bench, "eve", &["list", "demo", "--all", "--json"]).ok().json();
+    assert_eq!(
+        (open["approvals"].as_array().unwrap().len(), all["approvals"][0]["state"].clone()),
+        (0, json!("denied"))
+    );
+    bench.end().await;
+}

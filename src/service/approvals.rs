@@ -1,0 +1,478 @@
+//! Calls that people must approve first: which request a call belongs to, who has approved it, and that it runs once for that.
+//! Never takes the store's word for an approval: what counts is what approvers signed, judged again by the replica that runs the call.
+//!
+//! A request is found by what its call is: audience, agent, subject, method, parameters and idempotency key. It is one entry in the store,
+//! changed by compare-and-set: asked for, denied, or run. Whether it is approved is never stored but read from the signatures in it, under
+//! the policy, the keys and the revocations in force. So whoever can write the store can remove approvals, and deny, but not approve.
+//!
+//! The entry says "run" before the method begins. What it said before is no longer accepted by this process even if somebody writes it back;
+//! by other replicas, until the approval's time is over.
+
+mod deciding;
+mod decision;
+mod entry;
+mod standing;
+mod text;
+mod unapproved;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::calls::{APPROVE, Call, MAX_KEPT};
+use crate::auth::{Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier};
+use crate::jose::b64;
+use crate::log_limiter::KeyedLogLimiter;
+use crate::name::Name;
+use crate::policy::{Param, PolicySet, Question, RuleId};
+use crate::rpc::Params;
+use crate::wire::{Endpoint, HmacKey, Nonce};
+
+pub(super) use decision::Approve;
+use decision::{Verdict, signed_params};
+use entry::{Entry, Given, Ran, Who};
+use standing::{Need, Standing, standing};
+use text::{Wanted, digest, plain};
+pub use unapproved::{Needed, Pending, Unapproved};
+
+/// The requests for approval of a service, and where they are kept.
+pub(super) struct Approvals {
+    store: Arc<dyn OutcomeStore>,
+    endpoint: Endpoint,
+    /// For entries that no other process reads.
+    own: HmacKey,
+    is_enabled: AtomicBool,
+    /// The requests whose calls this process has begun, and until when somebody could write their approvals back.
+    begun: Mutex<HashMap<String, (u64, Ran)>>,
+    /// Whoever makes a request counts those of its agent first: one at a time.
+    turns: Mutex<HashMap<Name, Arc<tokio::sync::Mutex<()>>>>,
+    /// Limits the log lines that callers can cause, by agent.
+    lines: KeyedLogLimiter<Name>,
+}
+
+/// What requests are judged by.
+#[derive(Clone, Copy)]
+pub(super) struct InForce<'a> {
+    pub(super) policy: &'a PolicySet,
+    pub(super) verifier: &'a Verifier,
+    /// Seconds since the Unix epoch.
+    pub(super) now_s: u64,
+}
+
+/// An approved request. Its call runs once the entry says so; see [`Approvals::begin`].
+#[derive(Debug)]
+pub(super) struct Ticket {
+    key: OutcomeKey,
+    revision: u64,
+    entry: Entry,
+    /// The approvals that were given.
+    names: Vec<String>,
+    /// Seconds since the Unix epoch.
+    until: u64,
+    /// For how long the same call is then told that it has run.
+    within_s: u64,
+}
+
+impl Ticket {
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    pub(super) fn id(&self) -> String {
+        id(&self.key)
+    }
+
+    /// The agents that approved.
+    pub(super) fn approvers(&self) -> Vec<String> {
+        self.entry.given.iter().map(|given| given.agent.to_string()).collect()
+    }
+}
+
+impl Approvals {
+    pub(super) fn new(store: Arc<dyn OutcomeStore>, endpoint: Endpoint, own: [u8; 32]) -> Self {
+        Self {
+            store,
+            endpoint,
+            own: HmacKey::new(own),
+            is_enabled: AtomicBool::new(false),
+            begun: Mutex::default(),
+            turns: Mutex::default(),
+            lines: KeyedLogLimiter::default(),
+        }
+    }
+
+    /// Prepares the store if a policy needs it.
+    pub(super) fn prepare(&self, policy: &PolicySet) {
+        if policy.has_approvals() && !self.is_enabled.swap(true, Ordering::Relaxed) {
+            self.store.enable();
+        }
+    }
+
+    /// Forgets what can no longer matter.
+    pub(super) fn tidy(&self, now_s: u64) {
+        lock(&self.begun).retain(|_, (until, _)| *until > now_s);
+        lock(&self.turns).retain(|_, turn| Arc::strong_count(turn) > 1);
+        for (agent, suppressed) in self.lines.tidy() {
+            tracing::warn!(target: "sealwire::call", %agent, suppressed, "left out before: an approval does not hold");
+        }
+    }
+
+    /// The approvals of a call that needs `needs`, or what it waits for. `rule` asks for the first of them.
+    ///
+    /// Cancel safety: a dropped future may have made a request.
+    pub(super) async fn ask(
+        &self,
+        call: &Call,
+        needs: &[String],
+        rule: Option<&RuleId>,
+        in_force: InForce<'_>,
+    ) -> Result<Ticket, Unapproved> {
+        let mac = self.mac(in_force.verifier).ok_or(Unapproved::Store(OutcomeStoreError::Unavailable))?;
+        if call.params().is_some_and(|params| params.raw().get().len() > MAX_PARAMS) {
+            return Err(Unapproved::TooLarge);
+        }
+        let who = Who::of(call.caller());
+        let declared = in_force.policy.methods().params(call.method()).unwrap_or_default();
+        let wanted = Wanted {
+            audience: self.endpoint.audience().as_str(),
+            who: &who,
+            method: call.method(),
+            names: declared.iter().map(Param::name).collect(),
+            params: plain(call.params()),
+            idempotency_key: call.message.idempotency_key.as_deref(),
+        };
+        let key = place(&mac, &wanted).ok_or(Unapproved::Store(OutcomeStoreError::Unavailable))?;
+        for _ in 0..ATTEMPTS {
+            let found = self.store.read(&key).await.map_err(Unapproved::Store)?;
+            let revision = found.as_ref().map_or(0, |(revision, _)| *revision);
+            // What is not ours is as good as nothing: a request is made in its place.
+            let entry = found.and_then(|(_, content)| Entry::open(&mac, &key, &content));
+            let made = match entry {
+                Some(entry) if self.lasts(&entry, in_force) => {
+                    match self.found(&key, revision, entry, &wanted, needs, in_force)? {
+                        Ok(ticket) => return Ok(ticket),
+                        // The policy asks for other approvals now.
+                        Err(mut entry) => {
+                            describe(&mut entry, needs, rule, in_force.policy);
+                            self.put(&mac, &key, revision, entry, in_force).await
+                        }
+                    }
+                }
+                _ => {
+                    let ask = Nonce::random().to_text();
+                    let text = wanted.text(&ask, in_force.now_s);
+                    let mut entry = Entry::new(text, ask, in_force.now_s, who.clone(), call.method().to_owned());
+                    describe(&mut entry, needs, rule, in_force.policy);
+                    let turn = self.turn(&key);
+                    let _turn = turn.lock().await;
+                    self.make_room(&mac, &key, in_force).await.map_err(Unapproved::Store)?;
+                    self.put(&mac, &key, revision, entry, in_force).await
+                }
+            };
+            match made {
+                Ok(entry) => return Err(self.pending(&key, &entry, in_force, |_| true)),
+                Err(OutcomeStoreError::Taken) => {}
+                Err(error) => return Err(Unapproved::Store(error)),
+            }
+        }
+        Err(Unapproved::Store(OutcomeStoreError::Taken))
+    }
+
+    /// What a request means for its call: a ticket, or the request itself if it asks for other approvals than `needs`.
+    fn found(
+        &self,
+        key: &OutcomeKey,
+        revision: u64,
+        entry: Entry,
+        wanted: &Wanted<'_>,
+        needs: &[String],
+        in_force: InForce<'_>,
+    ) -> Result<Result<Ticket, Entry>, Unapproved> {
+        let id = id(key);
+        if entry.denied.is_some() {
+            return Err(Unapproved::Denied { id });
+        }
+        if let Some(Ran { at, message, .. }) = &entry.ran {
+            return Err(Unapproved::Run { id, at: *at, message: message.clone() });
+        }
+        if entry.needs != needs {
+            return Ok(Err(entry));
+        }
+        // Signatures are only worth checking if enough are said to be there.
+        if !matches!(self.standing(&entry, in_force, |_| true).0, Standing::Approved { .. }) {
+            return Err(self.pending(key, &entry, in_force, |_| true));
+        }
+        if let Some((_, Ran { at, message, .. })) = lock(&self.begun).get(&entry.ask) {
+            return Err(Unapproved::Run { id, at: *at, message: message.clone() });
+        }
+        // The text is made of this very call: what the store says that it is about does not count.
+        let digest = digest(&wanted.text(&entry.ask, entry.asked_at));
+        let holds = |given: &Given| {
+            let verdict = self.judge(given, &id, &digest, wanted.who, in_force);
+            if let Err(reason) = &verdict
+                && let Some(suppressed) = self.lines.check(key.agent())
+            {
+                let (agent, approver) = (key.agent(), &given.agent);
+                tracing::warn!(
+                    target: "sealwire::call", %agent, approval = id, %approver, reason, suppressed, "an approval does not hold"
+                );
+            }
+            verdict.is_ok()
+        };
+        match self.standing(&entry, in_force, holds).0 {
+            Standing::Approved { until } => {
+                let within_s = needs.iter().filter_map(|name| in_force.policy.approval(name));
+                let within_s = within_s.map(|approval| approval.within().as_secs()).max().unwrap_or_default();
+                let (key, names) = (key.clone(), needs.to_vec());
+                Ok(Ok(Ticket { key, revision, entry, names, until, within_s }))
+            }
+            // Not written anywhere: another replica may have keys that this one does not have yet.
+            Standing::Pending { .. } | Standing::Expired => Err(self.pending(key, &entry, in_force, holds)),
+        }
+    }
+
+    /// Takes note that the call of this approved request begins now. Only after `Ok` may it.
+    ///
+    /// Cancel safety: if the future is dropped, the approval may be used up.
+    pub(super) async fn begin(
+        &self,
+        ticket: Ticket,
+        message: &str,
+        verifier: &Verifier,
+        now_s: u64,
+    ) -> Result<(), Unapproved> {
+        let Ticket { key, revision, mut entry, until, within_s, .. } = ticket;
+        let mac = self.mac(verifier).ok_or(Unapproved::Store(OutcomeStoreError::Unavailable))?;
+        // Asked again, it is a new request.
+        if now_s >= until {
+            return Err(Unapproved::Store(OutcomeStoreError::Taken));
+        }
+        if lock(&self.begun).len() >= MAX_BEGUN {
+            return Err(Unapproved::Store(OutcomeStoreError::Full));
+        }
+        let ran = Ran { message: message.to_owned(), at: now_s, until: now_s.saturating_add(within_s) };
+        entry.ran = Some(ran.clone());
+        let content = entry.seal(&mac, &key);
+        // An unanswered change may be stored: then nothing runs, and the approval is lost.
+        self.store.replace(&key, revision, content, Duration::from_secs(within_s)).await.map_err(Unapproved::Store)?;
+        let until = until.saturating_add(2 * verifier.window().skew_s);
+        match lock(&self.begun).insert(entry.ask, (until, ran)) {
+            None => Ok(()),
+            // The store said yes twice.
+            Some(_) => Err(Unapproved::Run { id: id(&key), at: now_s, message: message.to_owned() }),
+        }
+    }
+
+    /// Whether this is what an approver signed, and the approver may approve it, as far as this replica can tell now.
+    fn judge(&self, given: &Given, id: &str, digest: &str, who: &Who, in_force: InForce<'_>) -> Result<(), String> {
+        let InForce { policy, verifier, now_s } = in_force;
+        let attested = verifier.attest(&given.evidence, &self.endpoint, APPROVE, now_s);
+        let (approver, at) = attested.map_err(|error| error.to_string())?;
+        let params = signed_params(&given.evidence).ok_or("it is another message")?;
+        let signed: Approve = Params::decode(Some(&params)).map_err(|error| error.to_string())?;
+        let is_this = (signed.id.as_str(), signed.digest.as_str(), signed.approval.as_deref())
+            == (id, digest, Some(given.approval.as_str()))
+            && signed.decision == Verdict::Approve;
+        let is_who = (&approver.agent, &approver.subject, at) == (&given.agent, &given.subject, given.at);
+        if !is_this || !is_who {
+            return Err("it approves something else".to_owned());
+        }
+        policy.may_decide(&given.approval, &approver, &who.requester()).map_err(|error| error.to_string())?;
+        // Whoever may no longer decide anything has not decided this either.
+        let now_ms = at.saturating_mul(1000);
+        let question = Question { caller: &approver, method: APPROVE, params: Some(params.raw()), now_ms };
+        if policy.decide(&question).is_allow() { Ok(()) } else { Err(format!("its approver may not call {APPROVE}")) }
+    }
+
+    /// Whether the same call belongs to this request, and not to a new one.
+    fn lasts(&self, entry: &Entry, in_force: InForce<'_>) -> bool {
+        let now = in_force.now_s;
+        match (&entry.ran, &entry.denied) {
+            (Some(ran), _) => now < ran.until,
+            (None, Some(denied)) => now < denied.until,
+            (None, None) => !matches!(self.standing(entry, in_force, |_| true).0, Standing::Expired),
+        }
+    }
+
+    fn standing(&self, entry: &Entry, in_force: InForce<'_>, holds: impl Fn(&Given) -> bool) -> (Standing, Vec<usize>) {
+        let needs: Vec<_> = needs(entry, in_force).collect();
+        let votes = entry.given.iter().filter(|given| holds(given)).map(|given| given.vote(in_force.policy));
+        let judged = standing(&needs, votes, entry.asked_at, in_force.now_s, in_force.verifier.window().skew_s);
+        // One that the policy no longer has can never be given.
+        if needs.len() < entry.needs.len() { (Standing::Expired, judged.1) } else { judged }
+    }
+
+    fn deadline(&self, entry: &Entry, in_force: InForce<'_>) -> u64 {
+        match self.standing(entry, in_force, |_| true).0 {
+            Standing::Pending { deadline } => deadline,
+            Standing::Approved { until } => until,
+            Standing::Expired => entry.asked_at,
+        }
+    }
+
+    fn needed(&self, entry: &Entry, in_force: InForce<'_>, holds: impl Fn(&Given) -> bool) -> Vec<Needed> {
+        let have = self.standing(entry, in_force, holds).1;
+        let needed = |(need, have): (Need<'_>, usize)| Needed {
+            approval: need.name.to_owned(),
+            roles: need.roles.to_vec(),
+            count: need.count,
+            have,
+        };
+        needs(entry, in_force).zip(have).map(needed).collect()
+    }
+
+    fn pending(
+        &self,
+        key: &OutcomeKey,
+        entry: &Entry,
+        in_force: InForce<'_>,
+        holds: impl Fn(&Given) -> bool,
+    ) -> Unapproved {
+        Unapproved::Pending(Pending {
+            id: id(key),
+            state: "pending",
+            needs: self.needed(entry, in_force, holds),
+            deadline: self.deadline(entry, in_force),
+            retry_after_ms: RETRY_AFTER_MS,
+        })
+    }
+
+    /// Stores a request; `revision` is that of what it replaces, 0 for nothing.
+    async fn put(
+        &self,
+        mac: &HmacKey,
+        key: &OutcomeKey,
+        revision: u64,
+        mut entry: Entry,
+        in_force: InForce<'_>,
+    ) -> Result<Entry, OutcomeStoreError> {
+        let all: Vec<_> = needs(&entry, in_force).collect();
+        let longest = |of: fn(&Need<'_>) -> u64| all.iter().map(of).max().unwrap_or_default();
+        let end =
+            entry.asked_at.saturating_add(longest(|need| need.within_s)).saturating_add(longest(|need| need.valid_s));
+        let end = entry.denied.as_ref().map_or(end, |denied| denied.until);
+        let keep = Duration::from_secs(end.saturating_sub(in_force.now_s).saturating_add(MARGIN_S));
+        let content = entry.seal(mac, key);
+        if revision > 0 {
+            return self.store.replace(key, revision, content, keep).await.map(|_| entry);
+        }
+        match self.store.claim(key, content, keep).await? {
+            Claimed::New { .. } => Ok(entry),
+            Claimed::Held { .. } => Err(OutcomeStoreError::Taken),
+        }
+    }
+
+    /// Whether one more request fits: of this agent, of this agent and subject, and at all.
+    async fn make_room(&self, mac: &HmacKey, key: &OutcomeKey, in_force: InForce<'_>) -> Result<(), OutcomeStoreError> {
+        let mut keys = self.store.approvals().await?;
+        keys.retain(|known| known != key);
+        let free = MAX_REQUESTS.saturating_sub(keys.len());
+        if free == 0 {
+            return Err(OutcomeStoreError::Full);
+        }
+        keys.retain(|known| known.agent() == key.agent());
+        // As in the store's own ledger: greedy agents settle at equal shares, and leave one for the next.
+        if keys.len() >= free {
+            return Err(OutcomeStoreError::AgentFull);
+        }
+        keys.retain(|known| known.digest().get(..WHO) == key.digest().get(..WHO));
+        if keys.len() < MAX_OPEN {
+            return Ok(());
+        }
+        // Those that have run take no place.
+        let read = join_all(keys.iter().map(|key| self.store.read(key))).await;
+        let mut open = 0;
+        for (key, found) in keys.iter().zip(read) {
+            let entry = found?.and_then(|(_, content)| Entry::open(mac, key, &content));
+            open += usize::from(entry.is_some_and(|entry| entry.ran.is_none() && self.lasts(&entry, in_force)));
+        }
+        if open < MAX_OPEN { Ok(()) } else { Err(OutcomeStoreError::AgentFull) }
+    }
+
+    fn turn(&self, key: &OutcomeKey) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(lock(&self.turns).entry(key.agent().clone()).or_default())
+    }
+
+    /// The key of the entries' MACs; `None` if the replicas have none in common.
+    fn mac(&self, verifier: &Verifier) -> Option<HmacKey> {
+        if self.store.is_shared() {
+            verifier.service_key().map(|key| key.approval_key(self.endpoint.audience()))
+        } else {
+            Some(self.own.clone())
+        }
+    }
+}
+
+impl fmt::Debug for Approvals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Approvals").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+fn needs<'a>(entry: &'a Entry, in_force: InForce<'a>) -> impl Iterator<Item = Need<'a>> {
+    entry.needs.iter().filter_map(move |name| in_force.policy.approval(name)).map(Need::from)
+}
+
+fn describe(entry: &mut Entry, needs: &[String], rule: Option<&RuleId>, policy: &PolicySet) {
+    entry.needs = needs.to_vec();
+    entry.rule = rule.map(ToString::to_string);
+    entry.revision = policy.revision().to_string();
+}
+
+/// Where the request of a call is: first its agent and subject, then the call. Keyed, since parameters can be guessed.
+fn place(mac: &HmacKey, wanted: &Wanted<'_>) -> Option<OutcomeKey> {
+    let Wanted { audience, who, method, params, idempotency_key, .. } = wanted;
+    let whose = [audience, who.agent.as_str(), who.issuer.as_deref().unwrap_or_default(), &who.subject];
+    let what = [*method, idempotency_key.unwrap_or_default(), params.as_ref().map_or("", |params| params.get())];
+    let scope = |domain: &str, parts: &[&str]| {
+        parts.iter().fold(domain.as_bytes().to_vec(), |mut scope, part| {
+            // With their lengths, so that no two lists of parts give the same bytes.
+            scope.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            scope.extend_from_slice(part.as_bytes());
+            scope
+        })
+    };
+    let short = |bytes: [u8; 32], characters: usize| b64(bytes).chars().take(characters).collect::<String>();
+    let mut digest = short(mac.sign(&scope("whose\0", &whose)), WHO);
+    digest += &short(mac.sign(&scope("what\0", &[&whose[..], &what].concat())), WHAT);
+    OutcomeKey::approval(who.agent.clone(), &digest)
+}
+
+/// The name by which people know it.
+fn id(key: &OutcomeKey) -> String {
+    format!("{}.{}", key.agent(), key.digest())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing between lock and unlock can panic halfway.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The longest parameters that wait for approval, in bytes: people have to read them.
+const MAX_PARAMS: usize = 32 * 1024;
+/// How many requests of one agent and subject wait, are approved, or are denied.
+const MAX_OPEN: usize = 10;
+/// How many requests there are in all; those that have run are kept for a while.
+const MAX_REQUESTS: usize = 512;
+/// How many requests a page of `rpc.approvals` looks at, and as how many further calls that is charged.
+const PAGE: usize = 32;
+pub(super) const CALLS_PER_PAGE: usize = 4;
+/// How many requests whose calls have begun are remembered, so that nobody can write their approvals back.
+const MAX_BEGUN: usize = 4_096;
+/// How often a request is looked at again because another replica has changed it.
+const ATTEMPTS: usize = 8;
+/// For how long an entry is kept after it has lost its meaning, in seconds.
+const MARGIN_S: u64 = 60;
+/// When it may be worth calling again.
+const RETRY_AFTER_MS: u64 = 2_000;
+/// Characters of a key that say whose request it is, and which.
+const WHO: usize = 6;
+const WHAT: usize = 22;
+
+/// The parameters and ten approvals fit into an entry of the shared store, even if each character of a JSON text is escaped and each
+/// approver's token is as long as it can be (8 KiB with its proof).
+const _: () = assert!(2 * MAX_PARAMS + 10 * (2 * MAX_KEPT + 8 * 1024 + 1024) + 8 * 1024 <= 208 * 1024 - 512);

@@ -1,0 +1,330 @@
+//! The methods by which people look at requests and decide them: `rpc.approvals`, `rpc.approval` and `rpc.approve`.
+//! Never shows a request to anybody but its caller and those who may decide it.
+
+use futures_util::future::join_all;
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::decision::{Approve, Verdict};
+use super::entry::{Denied, Entry, Given, Who};
+use super::standing::Standing;
+use super::text::digest;
+use super::unapproved::Needed;
+use super::{APPROVE, ATTEMPTS, Approvals, InForce, MAX_KEPT, PAGE, WHAT, WHO, id, needs};
+use crate::auth::{Caller, Evidence, OutcomeKey, OutcomeStoreError};
+use crate::jose::b64;
+use crate::name::Name;
+use crate::rpc::{RpcError, code};
+use crate::wire::{HmacKey, ProofAlgorithm};
+
+impl Approvals {
+    /// The answer to `rpc.approve`. `evidence` is the message that asks, if it can be one.
+    pub(in crate::service) async fn decide(
+        &self,
+        asked: &Approve,
+        by: (&Caller, Option<&Evidence>),
+        in_force: InForce<'_>,
+    ) -> Result<Box<RawValue>, RpcError> {
+        if asked.decision == Verdict::Approve && by.0.algorithm != ProofAlgorithm::EdDsa {
+            let why =
+                "permission denied: an approval is signed with an Ed25519 key, so that nobody else can have made it";
+            return Err(RpcError::with_code(code::PERMISSION_DENIED, why));
+        }
+        let mac = self.mac(in_force.verifier).ok_or_else(unavailable)?;
+        let key = key_of(&asked.id).ok_or_else(unknown)?;
+        for _ in 0..ATTEMPTS {
+            let (revision, mut entry) = self.seen(&mac, &key, by.0, in_force).await?;
+            if asked.digest != digest(&entry.text) {
+                let why = "Invalid params: `digest` is not that of what is asked for now: call `rpc.approval` and look at it again";
+                return Err(RpcError::invalid_params(why));
+            }
+            if let Some(state) = self.state(&entry, in_force).filter(|state| asked.decision.comes_too_late(state)) {
+                let error = RpcError::validation(format!("validation failed: the request is {state} already"));
+                return Err(error.with_data(&json!({ "approval": asked.id, "state": state })));
+            }
+            let changes = match asked.decision {
+                Verdict::Deny => deny(&mut entry, asked, by.0, in_force),
+                Verdict::Approve => self.approve(&mut entry, asked, by, in_force)?,
+            };
+            let put = match changes {
+                true => self.put(&mac, &key, revision, entry, in_force).await,
+                false => Ok(entry),
+            };
+            match put {
+                Ok(entry) => return self.summary(&key, &entry, in_force),
+                // Somebody else decided, or the call began: look again.
+                Err(OutcomeStoreError::Taken) => {}
+                Err(OutcomeStoreError::TooLarge | OutcomeStoreError::AgentFull) => {
+                    return Err(RpcError::with_code(
+                        code::TOO_LARGE,
+                        "too large: there is no room for another approval of this call",
+                    ));
+                }
+                Err(_) => return Err(unavailable()),
+            }
+        }
+        Err(unavailable())
+    }
+
+    /// Adds the approval that this message is. `false` if that changes nothing.
+    fn approve(
+        &self,
+        entry: &mut Entry,
+        asked: &Approve,
+        (approver, evidence): (&Caller, Option<&Evidence>),
+        in_force: InForce<'_>,
+    ) -> Result<bool, RpcError> {
+        let denied = |why: String| RpcError::with_code(code::PERMISSION_DENIED, format!("permission denied: {why}"));
+        let Some(name) = asked.approval.as_ref().filter(|name| entry.needs.contains(name)) else {
+            let needs = entry.needs.join("`, `");
+            return Err(RpcError::invalid_params(format!(
+                "Invalid params: `approval` is one of those that are needed: `{needs}`"
+            )));
+        };
+        let of = entry.who.requester();
+        in_force.policy.may_decide(name, approver, &of).map_err(|error| denied(error.to_string()))?;
+        if in_force.policy.approval(name).is_some_and(|approval| approval.needs_reason() && asked.reason.is_none()) {
+            return Err(RpcError::invalid_params(format!("Invalid params: `{name}` is given with a `reason`")));
+        }
+        let Some(evidence) = evidence else {
+            let why = format!(
+                "invalid request: an approval is a message of its own, of at most {MAX_KEPT} bytes, and no batch"
+            );
+            return Err(RpcError::with_code(code::INVALID_REQUEST, why));
+        };
+        let policy = in_force.policy;
+        let person = policy.decides_as(name, &approver.agent);
+        let is_theirs = |given: &Given| {
+            let same = given.agent == approver.agent || given.subject == approver.subject;
+            same || policy.decides_as(&given.approval, &given.agent) == person
+        };
+        // What no longer counts may be signed again.
+        let who = entry.who.clone();
+        entry
+            .given
+            .retain(|given| !is_theirs(given) || self.judge(given, &asked.id, &asked.digest, &who, in_force).is_ok());
+        match entry.given.iter().find(|given| is_theirs(given)) {
+            Some(given) if given.approval == *name && given.agent == approver.agent => return Ok(false),
+            Some(_) => return Err(denied("you have approved this request before, and nobody counts twice".to_owned())),
+            None => {}
+        }
+        let attested = in_force.verifier.attest(evidence, &self.endpoint, APPROVE, in_force.now_s);
+        let (_, at) = attested.map_err(|error| denied(error.to_string()))?;
+        let given = Given {
+            approval: name.clone(),
+            agent: approver.agent.clone(),
+            subject: approver.subject.clone(),
+            at,
+            reason: asked.reason.clone(),
+            evidence: evidence.clone(),
+        };
+        // What is kept must count for whoever judges it next.
+        let judged = self.judge(&given, &asked.id, &asked.digest, &entry.who, in_force);
+        judged.map_err(denied)?;
+        entry.given.push(given);
+        Ok(true)
+    }
+
+    /// The answer to `rpc.approval`.
+    pub(in crate::service) async fn show(
+        &self,
+        asked: &str,
+        caller: &Caller,
+        in_force: InForce<'_>,
+    ) -> Result<Box<RawValue>, RpcError> {
+        let mac = self.mac(in_force.verifier).ok_or_else(unavailable)?;
+        let key = key_of(asked).ok_or_else(unknown)?;
+        let (_, entry) = self.seen(&mac, &key, caller, in_force).await?;
+        let (id, digest) = (id(&key), digest(&entry.text));
+        let given = entry.given.iter().map(|given| {
+            let judged = self.judge(given, &id, &digest, &entry.who, in_force);
+            Decided {
+                approval: Some(&given.approval),
+                agent: &given.agent,
+                decision: Verdict::Approve,
+                at: given.at,
+                reason: given.reason.as_deref(),
+                void: judged.err(),
+            }
+        });
+        let denied = entry.denied.iter().map(|denied| Decided {
+            approval: None,
+            agent: &denied.agent,
+            decision: Verdict::Deny,
+            at: denied.at,
+            reason: denied.reason.as_deref(),
+            void: None,
+        });
+        let shown = Shown {
+            summary: self.summarized(&key, &entry, in_force),
+            text: &entry.text,
+            via: &entry.who.via,
+            // Callers are not told the rules.
+            rule: entry.rule.as_deref().filter(|_| may_decide(&entry, caller, in_force)),
+            revision: &entry.revision,
+            decisions: given.chain(denied).collect(),
+        };
+        to_raw_value(&shown).map_err(RpcError::internal)
+    }
+
+    /// The answer to `rpc.approvals`: the requests of this caller, and those that it may decide.
+    pub(in crate::service) async fn list(
+        &self,
+        cursor: Option<&str>,
+        caller: &Caller,
+        in_force: InForce<'_>,
+    ) -> Result<Box<RawValue>, RpcError> {
+        let mac = self.mac(in_force.verifier).ok_or_else(unavailable)?;
+        let keys = self.store.approvals().await.map_err(|_| unavailable())?;
+        // In an order that stays, and that tells nobody what others ask for.
+        let mut keys: Vec<_> = keys.into_iter().map(|key| (position(&mac, &key), key)).collect();
+        keys.retain(|(position, _)| cursor.is_none_or(|cursor| position.as_str() > cursor));
+        keys.sort();
+        let next = keys.get(PAGE.saturating_sub(1)).filter(|_| keys.len() > PAGE).map(|(position, _)| position.clone());
+        keys.truncate(PAGE);
+        let read = join_all(keys.iter().map(|(_, key)| self.store.read(key))).await;
+        let mut approvals = Vec::new();
+        for ((_, key), found) in keys.iter().zip(read) {
+            let Some((_, content)) = found.map_err(|_| unavailable())? else { continue };
+            let entry = Entry::open(&mac, key, &content);
+            approvals.extend(
+                entry
+                    .filter(|entry| may_see(entry, caller, in_force))
+                    .map(|entry| self.summarized(key, &entry, in_force)),
+            );
+        }
+        let page = match next {
+            Some(next) => json!({ "approvals": approvals, "next": next }),
+            None => json!({ "approvals": approvals }),
+        };
+        to_raw_value(&page).map_err(RpcError::internal)
+    }
+
+    /// The request of this key, if `caller` may see it. What it may not see is not there.
+    async fn seen(
+        &self,
+        mac: &HmacKey,
+        key: &OutcomeKey,
+        caller: &Caller,
+        in_force: InForce<'_>,
+    ) -> Result<(u64, Entry), RpcError> {
+        let found = self.store.read(key).await.map_err(|_| unavailable())?;
+        let entry = found.and_then(|(revision, content)| Some((revision, Entry::open(mac, key, &content)?)));
+        entry.filter(|(_, entry)| may_see(entry, caller, in_force)).ok_or_else(unknown)
+    }
+
+    fn summary(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> Result<Box<RawValue>, RpcError> {
+        to_raw_value(&self.summarized(key, entry, in_force)).map_err(RpcError::internal)
+    }
+
+    fn summarized(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> Summary {
+        Summary {
+            id: id(key),
+            state: self.state(entry, in_force).unwrap_or("pending"),
+            agent: entry.who.agent.clone(),
+            subject: entry.who.subject.clone(),
+            method: entry.method.clone(),
+            asked_at: entry.asked_at,
+            deadline: self.deadline(entry, in_force),
+            needs: self.needed(entry, in_force, |_| true),
+        }
+    }
+
+    /// `None` while people have to decide.
+    fn state(&self, entry: &Entry, in_force: InForce<'_>) -> Option<&'static str> {
+        if entry.ran.is_some() {
+            return Some("consumed");
+        }
+        if entry.denied.is_some() {
+            return Some("denied");
+        }
+        match self.standing(entry, in_force, |_| true).0 {
+            Standing::Pending { .. } => None,
+            Standing::Approved { .. } => Some("approved"),
+            Standing::Expired => Some("expired"),
+        }
+    }
+}
+
+/// A request in a list.
+#[derive(Debug, Serialize)]
+struct Summary {
+    id: String,
+    state: &'static str,
+    agent: Name,
+    subject: String,
+    method: String,
+    asked_at: u64,
+    deadline: u64,
+    needs: Vec<Needed>,
+}
+
+/// A request in full. Without the digest of the text: whoever approves computes it from what was shown.
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    summary: Summary,
+    text: &'a str,
+    via: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    revision: &'a str,
+    decisions: Vec<Decided<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Decided<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<&'a str>,
+    agent: &'a Name,
+    decision: Verdict,
+    at: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    /// Why it no longer counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    void: Option<String>,
+}
+
+/// Whether it changes anything.
+fn deny(entry: &mut Entry, asked: &Approve, by: &Caller, in_force: InForce<'_>) -> bool {
+    if entry.denied.is_some() {
+        return false;
+    }
+    let within_s = needs(entry, in_force).map(|need| need.within_s).max().unwrap_or_default();
+    entry.denied = Some(Denied {
+        agent: by.agent.clone(),
+        at: in_force.now_s,
+        reason: asked.reason.clone(),
+        until: entry.asked_at.saturating_add(within_s),
+    });
+    true
+}
+
+/// Its own caller, and whoever may give one of the approvals.
+fn may_see(entry: &Entry, caller: &Caller, in_force: InForce<'_>) -> bool {
+    Who::of(caller).is_the_same(&entry.who) || may_decide(entry, caller, in_force)
+}
+
+fn may_decide(entry: &Entry, caller: &Caller, in_force: InForce<'_>) -> bool {
+    entry.needs.iter().any(|name| in_force.policy.may_decide(name, caller, &entry.who.requester()).is_ok())
+}
+
+/// Where it comes in lists.
+fn position(mac: &HmacKey, key: &OutcomeKey) -> String {
+    b64(mac.sign(&[b"position\0", id(key).as_bytes()].concat()))
+}
+
+fn key_of(id: &str) -> Option<OutcomeKey> {
+    let (agent, place) = id.split_once('.')?;
+    OutcomeKey::approval(Name::new(agent).ok()?, place).filter(|key| key.digest().len() == WHO + WHAT)
+}
+
+fn unknown() -> RpcError {
+    RpcError::invalid_params("Invalid params: there is no request with this `id` that you made or may decide")
+}
+
+fn unavailable() -> RpcError {
+    RpcError::with_code(code::OVERLOADED, "overloaded").with_data(&json!({ "retry_after_ms": 1_000 }))
+}

@@ -1,0 +1,388 @@
+//! Several replicas, and stores that are late, silent, full, or lie.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, join_all};
+use sealwire::internal::auth::{
+    AdmitError, Claimed, GuardIdentity, GuardStats, LocalOutcomes, OutcomeKey, OutcomeStore, OutcomeStoreError,
+    ReplayGuard, TokenRules, TokenVerifier, Window,
+};
+use sealwire::internal::wire::Nonce;
+use sealwire::{Ctx, RpcError};
+use sealwire_testkit::desk::{Setup, call};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::*;
+
+/// What happens to a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    /// It is made, and nobody is told.
+    StoredInSilence,
+    /// It is not made, and nobody is told.
+    LostInSilence,
+}
+
+/// What all replicas see, with faults.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    entries: LocalOutcomes,
+    faults: Mutex<VecDeque<Fault>>,
+}
+
+impl Store {
+    /// What happens to the next changes.
+    pub(super) fn fail(&self, faults: &[Fault]) {
+        *self.faults.lock().unwrap() = faults.iter().copied().collect();
+    }
+
+    /// Whoever gives up a call does so at one of these.
+    async fn next(&self) -> Fault {
+        tokio::task::yield_now().await;
+        self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None)
+    }
+
+    /// The only request, as stored.
+    pub(super) async fn content(&self) -> Option<(OutcomeKey, u64, Bytes)> {
+        let key = self.entries.approvals().await.unwrap().pop()?;
+        let (revision, content) = self.entries.read(&key).await.unwrap()?;
+        Some((key, revision, content))
+    }
+
+    /// What somebody with access to the store does.
+    pub(super) async fn write(&self, content: impl Into<Bytes>) {
+        let (key, revision, _) = self.content().await.unwrap();
+        self.entries.replace(&key, revision, content.into(), Duration::from_secs(3_600)).await.unwrap();
+    }
+}
+
+impl OutcomeStore for Store {
+    fn held(&self) -> (usize, usize) {
+        self.entries.held()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn claim<'a>(
+        &'a self,
+        key: &'a OutcomeKey,
+        content: Bytes,
+        keep: Duration,
+    ) -> BoxFuture<'a, Result<Claimed, OutcomeStoreError>> {
+        let changed = async move {
+            match self.next().await {
+                Fault::None => self.entries.claim(key, content, keep).await,
+                Fault::StoredInSilence => {
+                    drop(self.entries.claim(key, content, keep).await);
+                    Err(OutcomeStoreError::Unanswered)
+                }
+                Fault::LostInSilence => Err(OutcomeStoreError::Unanswered),
+            }
+        };
+        changed.boxed()
+    }
+
+    fn replace<'a>(
+        &'a self,
+        key: &'a OutcomeKey,
+        revision: u64,
+        content: Bytes,
+        keep: Duration,
+    ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>> {
+        let changed = async move {
+            let fault = self.next().await;
+            let replaced = match fault {
+                Fault::None | Fault::StoredInSilence => self.entries.replace(key, revision, content, keep).await,
+                Fault::LostInSilence => Err(OutcomeStoreError::Unanswered),
+            };
+            tokio::task::yield_now().await;
+            if fault == Fault::None { replaced } else { Err(OutcomeStoreError::Unanswered) }
+        };
+        changed.boxed()
+    }
+
+    fn read<'a>(&'a self, key: &'a OutcomeKey) -> BoxFuture<'a, Result<Option<(u64, Bytes)>, OutcomeStoreError>> {
+        async move {
+            tokio::task::yield_now().await;
+            self.entries.read(key).await
+        }
+        .boxed()
+    }
+
+    fn approvals(&self) -> BoxFuture<'_, Result<Vec<OutcomeKey>, OutcomeStoreError>> {
+        self.entries.approvals()
+    }
+}
+
+/// Admits everything: replays are another matter.
+#[derive(Debug)]
+struct Admits(Arc<Store>);
+
+impl ReplayGuard for Admits {
+    fn fence(&self) -> u64 {
+        0
+    }
+
+    fn admit<'a>(
+        &'a self,
+        _owner: &'a Name,
+        _nonce: Nonce,
+        _iat: u64,
+        _exp: u64,
+        _received: Instant,
+    ) -> BoxFuture<'a, Result<(), AdmitError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn kind(&self) -> &'static str {
+        "shared"
+    }
+
+    fn identity(&self) -> GuardIdentity {
+        GuardIdentity::new("shared", Window::new(30, 5).unwrap())
+    }
+
+    fn outcomes(&self) -> Option<Arc<dyn OutcomeStore>> {
+        Some(Arc::clone(&self.0) as Arc<dyn OutcomeStore>)
+    }
+
+    fn not_ready(&self) -> Option<String> {
+        None
+    }
+
+    fn stats(&self) -> GuardStats {
+        GuardStats::default()
+    }
+}
+
+/// Two replicas of one service. What is signed for the first, the second takes.
+pub(super) struct Replicas {
+    pub(super) desks: [Desk; 2],
+    pub(super) store: Arc<Store>,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Replicas {
+    pub(super) fn new() -> Self {
+        let (store, runs) = (Arc::new(Store::default()), Arc::new(AtomicUsize::new(0)));
+        let open = |tokens| {
+            let router =
+                Router::new(Arc::clone(&runs)).method("desk/echo", |ctx: Ctx<Arc<AtomicUsize>>, p: Value| async move {
+                    ctx.state().fetch_add(1, Ordering::SeqCst);
+                    Ok::<_, RpcError>(p)
+                });
+            let guard = Some(Arc::new(Admits(Arc::clone(&store))) as Arc<dyn ReplayGuard>);
+            desk_with(router, Setup { policy: POLICY, guard, tokens, ..Setup::default() })
+        };
+        let first = open(None);
+        let keys = first.issuer.key_set().unwrap();
+        let second = open(Some(TokenVerifier::new(TokenRules::new("test/desk"), keys)));
+        second.clock.set_ms(first.clock.now_ms());
+        Self { desks: [first, second], store, runs }
+    }
+
+    pub(super) fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    /// A call of the method that needs approval.
+    pub(super) fn letter(&self) -> Letter {
+        let ann = self.desks[0].agent("ann", &["worker"]);
+        self.desks[0].letter(&ann, &call("desk/echo", LARGE))
+    }
+
+    pub(super) async fn echo(&self, replica: usize) -> Value {
+        send(&self.desks[replica], &self.letter()).await
+    }
+
+    /// Makes a request, and has it approved.
+    async fn approved(&self) -> String {
+        let id = pending(&self.echo(0).await);
+        approve_by_both(&self.desks[0], &id).await;
+        id
+    }
+
+    pub(super) fn advance_ms(&self, ms: u64) {
+        self.desks.iter().for_each(|desk| desk.clock.advance_ms(ms));
+    }
+}
+
+fn state(answer: &Value) -> &Value {
+    &answer["error"]["data"]["state"]
+}
+
+#[tokio::test]
+async fn an_approval_given_at_one_replica_serves_one_call_at_all_of_them() {
+    let replicas = Replicas::new();
+    replicas.approved().await;
+    let letters: Vec<_> = (0..20).map(|_| replicas.letter()).collect();
+    let calls = letters.iter().enumerate().map(|(number, letter)| send(&replicas.desks[number % 2], letter));
+    let answers = join_all(calls).await;
+    let ran = answers.iter().filter(|answer| answer["result"]["amount"] == 100).count();
+    let refused =
+        answers.iter().filter(|answer| state(answer) == "consumed" || answer["error"]["code"] == -32014).count();
+    assert_eq!((ran, refused, replicas.runs()), (1, 19, 1), "{answers:?}");
+    assert_eq!(
+        (state(&replicas.echo(0).await), state(&replicas.echo(1).await)),
+        (&json!("consumed"), &json!("consumed"))
+    );
+}
+
+/// What the store does not confirm has not happened, as far as the call is concerned.
+#[tokio::test]
+async fn a_call_whose_approval_is_not_certainly_used_up_does_not_run() {
+    for (fault, runs_later) in [(Fault::StoredInSilence, 0), (Fault::LostInSilence, 1)] {
+        let replicas = Replicas::new();
+        replicas.approved().await;
+        replicas.store.fail(&[fault]);
+        let answer = replicas.echo(0).await;
+        assert_eq!((&answer["error"]["code"], replicas.runs()), (&json!(-32014), 0), "{fault:?}: {answer}");
+        replicas.echo(1).await;
+        assert_eq!(replicas.runs(), runs_later, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_or_an_approval_that_is_stored_in_silence_is_found_again() {
+    let replicas = Replicas::new();
+    replicas.store.fail(&[Fault::StoredInSilence]);
+    assert_eq!(replicas.echo(0).await["error"]["code"], -32014);
+    let id = pending(&replicas.echo(1).await);
+    let tess = approver(&replicas.desks[0], "tess");
+    replicas.store.fail(&[Fault::StoredInSilence]);
+    let silent = decide(&replicas.desks[0], &tess, &id, "two-treasurers", "approve").await;
+    assert_eq!(silent["error"]["code"], -32014, "{silent}");
+    let again = decide(&replicas.desks[0], &tess, &id, "two-treasurers", "approve").await;
+    assert_eq!(again["result"]["needs"][0]["have"], 1, "{again}");
+}
+
+/// Whoever can write the store can take approvals away, and not make any.
+#[tokio::test]
+async fn approvals_that_are_written_back_serve_no_second_call() {
+    let replicas = Replicas::new();
+    replicas.approved().await;
+    let (_, _, approved) = replicas.store.content().await.unwrap();
+    assert_eq!(replicas.echo(0).await["result"]["amount"], 100);
+    replicas.store.write(approved.clone()).await;
+    for _ in 0..3 {
+        assert_eq!(state(&replicas.echo(0).await), "consumed", "the replica that ran it");
+    }
+    // Any other, once the approvals are too old.
+    replicas.advance_ms(5 * 60_000);
+    pending(&replicas.echo(1).await);
+    // Nor do they serve the request that was made since: what is signed names one request.
+    replicas.store.write(approved).await;
+    replicas.advance_ms(1_000);
+    pending(&replicas.echo(1).await);
+    assert_eq!(replicas.runs(), 1);
+}
+
+#[tokio::test]
+async fn what_the_service_did_not_write_is_no_request() {
+    let replicas = Replicas::new();
+    replicas.approved().await;
+    let (_, _, approved) = replicas.store.content().await.unwrap();
+    for position in [0, 40, approved.len() - 2] {
+        let mut changed = approved.to_vec();
+        changed[position] ^= 1;
+        replicas.store.write(changed).await;
+        let waits = replicas.echo(0).await;
+        pending(&waits);
+        assert_eq!(waits["error"]["data"]["needs"][0]["have"], 0, "asked anew: {waits}");
+    }
+    replicas.store.write(&b"nonsense"[..]).await;
+    pending(&replicas.echo(1).await);
+    assert_eq!(replicas.runs(), 0);
+}
+
+/// A replica that has not read the newest key ring yet takes no approval away.
+#[tokio::test]
+async fn a_replica_that_cannot_verify_an_approval_leaves_it_to_the_others() {
+    let replicas = Replicas::new();
+    with_approvers(&replicas.desks[1], |keys| keys.retain(|key| key.kid != "tom.k1"));
+    let id = replicas.approved().await;
+    let waits = replicas.echo(1).await;
+    assert_eq!((pending(&waits), &waits["error"]["data"]["needs"][0]["have"]), (id, &json!(1)), "{waits}");
+    assert_eq!(replicas.echo(0).await["result"]["amount"], 100);
+    assert_eq!(replicas.runs(), 1);
+}
+
+/// SPEC.md §6.3: ten of one agent and subject, and as many of an agent as leave as much room for others.
+#[tokio::test]
+async fn callers_wait_with_few_requests_and_leave_room_for_others() {
+    let (desk, _) = desk();
+    let large = |amount: usize| format!(r#"{{"to":"al","amount":{amount}}}"#);
+    for amount in 0..10 {
+        pending(&echo(&desk, &large(100 + amount)).await);
+    }
+    let full = echo(&desk, &large(110)).await;
+    assert_eq!(
+        (&full["error"]["code"], &full["error"]["data"]["scope"]),
+        (&json!(-32013), &json!("approvals")),
+        "{full}"
+    );
+    let known = pending(&echo(&desk, &large(100)).await);
+    // A denied one keeps its place, so that nobody asks on and on; one that has run does not.
+    decide(&desk, &approver(&desk, "tess"), &known, "", "deny").await;
+    assert_eq!(echo(&desk, &large(110)).await["error"]["code"], -32013);
+    let second = pending(&echo(&desk, &large(101)).await);
+    approve_by_both(&desk, &second).await;
+    assert_eq!(echo(&desk, &large(101)).await["result"]["amount"], 101);
+    pending(&echo(&desk, &large(110)).await);
+    assert_eq!(echo(&desk, &large(111)).await["error"]["code"], -32013);
+
+    let on_behalf = |subject: usize| {
+        desk.agent_with("ann", |request| {
+            request.subject = format!("user-{subject}");
+            request.actor = Some("ann".to_owned());
+        })
+    };
+    let mut made = 11;
+    let refused = loop {
+        desk.clock.advance_ms(20);
+        let answer = ask(&desk, &on_behalf(made), "desk/echo", LARGE).await;
+        if answer["error"]["code"] != -32018 {
+            break answer;
+        }
+        made += 1;
+    };
+    assert_eq!((&refused["error"]["data"]["scope"], made), (&json!("approvals"), 256), "{refused}");
+    pending(&ask(&desk, &desk.agent("bob", &["worker"]), "desk/echo", LARGE).await);
+}
+
+/// SPEC.md §6.3: what people cannot read is not approved.
+#[tokio::test]
+async fn parameters_that_nobody_would_read_are_refused_at_once_and_the_longest_are_shown_and_run() {
+    let (desk, runs) = desk();
+    // Each quotation mark takes two characters in the text, and four where the text is quoted.
+    let note = |length: usize| json!({ "to": "\"".repeat(length), "amount": 100 }).to_string();
+    let longest = (0..).map(|less| note(16_384 - less)).find(|params| params.len() <= 32 * 1024).unwrap();
+    let answer = echo(&desk, &note(16_384)).await;
+    assert_eq!(answer["error"]["code"], -32015, "{answer}");
+    let id = pending(&echo(&desk, &longest).await);
+    approve_by_both(&desk, &id).await;
+    assert_eq!(echo(&desk, &longest).await["result"]["amount"], 100);
+    assert_eq!(runs.count(), 1);
+    // Nor is a message of any length kept.
+    let id = pending(&echo(&desk, LARGE).await);
+    let tess = approver(&desk, "tess");
+    let digest = digest(&text(&desk, &tess, &id).await);
+    for (reason, code) in [("x".repeat(301), -32602), ("a\nb".to_owned(), -32602), (" ".to_owned(), -32602)] {
+        let params = json!({ "id": id, "approval": "two-treasurers", "digest": digest, "decision": "approve", "reason": reason });
+        assert_eq!(ask(&desk, &tess, "rpc.approve", &params.to_string()).await["error"]["code"], code);
+    }
+    let spaced = format!(
+        r#"{{"id":"{id}","approval":"two-treasurers","digest":"{digest}","decision":"approve"{}}}"#,
+        " ".repeat(2_048)
+    );
+    assert_eq!(ask(&desk, &tess, "rpc.approve", &spaced).await["error"]["code"], -32600);
+}
