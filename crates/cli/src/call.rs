@@ -1,6 +1,7 @@
 //! What the commands that talk to a service share: credentials, deadlines, and how errors are reported.
 //! Never prints as a result anything that was not verified.
 
+pub(crate) mod approvals;
 mod attach;
 pub(crate) mod batch;
 pub(crate) mod bench;
@@ -337,6 +338,7 @@ fn exit(error: &ClientError) -> Exit {
         ErrorKind::Remote => match error.remote().and_then(RpcError::profile_code) {
             // A call that a policy change ended has run in part, so it is not `Denied`.
             Some(code::PERMISSION_DENIED) if !error.is_outcome_unknown() => Exit::Denied,
+            Some(code::APPROVAL_REQUIRED) => Exit::Pending,
             // The service itself reports this; neither side knows how far the method got.
             Some(code::TIMEOUT) => Exit::Timeout,
             _ => Exit::Remote,

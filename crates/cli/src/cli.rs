@@ -108,6 +108,16 @@ enum Command {
     Watch(call::stream::Watch),
     Bench(call::bench::Bench),
     Discover(call::discover::Discover),
+    /// Calls that wait for people: list them, look at one, approve or deny it
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire approvals list bank --creds tess.creds.json
+  sealwire approvals show bank planner.Zk3mXw0fQ2a1yq7V9tBcD8eRhK4s
+  sealwire approvals approve bank planner.Zk3mXw0fQ2a1yq7V9tBcD8eRhK4s"
+    )]
+    Approvals(call::approvals::Approvals),
     Mcp(mcp::Mcp),
     Pipe(pipe::Pipe),
     Gateway(gateway::Gateway),
@@ -224,6 +234,7 @@ impl Command {
             Self::Watch(command) => command.run(out),
             Self::Bench(command) => command.run(out),
             Self::Discover(command) => command.run(out),
+            Self::Approvals(command) => command.run(out),
             Self::Mcp(command) => command.run(),
             Self::Pipe(command) => command.run(),
             Self::Gateway(command) => command.run(out),
@@ -266,6 +277,7 @@ impl Command {
             | Self::Watch(_)
             | Self::Bench(_)
             | Self::Discover(_)
+            | Self::Approvals(_)
             | Self::Mcp(_)
             | Self::Pipe(_)
             | Self::Keys(_)

@@ -32,6 +32,8 @@ pub(crate) enum Exit {
     RecordBroken,
     /// The broker enforces something else than the policies compile to.
     Drift,
+    /// The call runs once people have approved it.
+    Pending,
     /// The broker cannot be reached or refuses us, or no service is listening.
     Transport,
     /// The service answered with an error, or with a result that is not accepted.
@@ -54,7 +56,7 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// Every one with its code, its name for scripts, and what it means.
-    const ALL: [(Self, u8, &str, &str); 18] = [
+    const ALL: [(Self, u8, &str, &str); 19] = [
         (Self::Ok, 0, "ok", "success"),
         (Self::Bug, 1, "bug", "a bug in sealwire: please report it"),
         (Self::Usage, 2, "usage", "the command line is wrong"),
@@ -64,6 +66,7 @@ impl Exit {
         (Self::Different, 13, "different", "policies differ (`--exit-code`), or files are not formatted (`--check`)"),
         (Self::RecordBroken, 14, "record_broken", "lines of a record are missing or changed"),
         (Self::Drift, 15, "drift", "the broker enforces something else than the policies compile to"),
+        (Self::Pending, 16, "approval_required", "the call runs once people have approved it"),
         (Self::Transport, 20, "transport", "the broker cannot be reached or refuses us, or no service is listening"),
         (Self::Remote, 21, "remote_error", "the service answered with an error, or a result that is not accepted"),
         (Self::Unverified, 22, "unverified", "an unsigned refusal, or an answer whose signature is not valid"),

@@ -2,22 +2,15 @@
 //! Never signs for a call that was not shown in full, with everything hidden in it made visible.
 
 mod decide;
+mod desk;
 mod list;
 mod request;
 mod show;
 
-use std::path::PathBuf;
-use std::time::Duration;
+use clap::Subcommand;
 
-use clap::{Args, Subcommand};
-use sealwire::errors::code;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-
-use super::{Options, interrupted};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
-use crate::when;
 
 #[derive(Subcommand)]
 pub(crate) enum Approvals {
@@ -35,38 +28,5 @@ impl Approvals {
             Self::Approve(command) => command.run(out),
             Self::Deny(command) => command.run(out),
         }
-    }
-}
-
-/// The agent that looks and decides, and the service whose calls wait.
-#[derive(Args)]
-struct Desk {
-    /// The agent's credentials file
-    #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
-    creds: Option<PathBuf>,
-    /// How long to wait for a service that is not listening yet
-    #[arg(long, value_name = "TIME", value_parser = when::duration)]
-    wait: Option<Duration>,
-    /// The service
-    #[arg(value_name = "SERVICE")]
-    service: String,
-}
-
-impl Desk {
-    /// Calls a method of the service.
-    fn ask<T: DeserializeOwned>(&self, method: &str, params: &Value, out: &Output) -> Result<T, Failure> {
-        let options = Options { creds: self.creds.clone(), deadline: None, wait: self.wait, idempotent: false };
-        let asked = options.run(&self.service, out, async |client, signals| {
-            let request = options.request(&client, &self.service);
-            signals.unless_stopped(request.call::<T>(method, params)).await.transpose()
-        });
-        let answer: Result<Option<T>, Failure> = asked.map_err(|failure| match failure.profile_code() {
-            Some(code::METHOD_NOT_FOUND | code::PERMISSION_DENIED) => {
-                let service = &self.service;
-                failure.help(format!("the policy of `{service}` must allow this agent `{method}`"))
-            }
-            _ => failure,
-        });
-        answer?.ok_or_else(interrupted)
     }
 }

@@ -110,6 +110,12 @@ impl Words {
         match failure.profile_code() {
             Some(code::PERMISSION_DENIED) => self.denied(failure, id),
             Some(code::METHOD_NOT_FOUND) => self.not_found(failure),
+            Some(code::APPROVAL_REQUIRED) => {
+                let service = &self.service;
+                failure.help(format!(
+                    "send the same call again once it is approved: those who may do that see it with `sealwire approvals list {service}`"
+                ))
+            }
             Some(code::INVALID_REQUEST) if failure.says("is a subscription") => {
                 let (service, method) = (&self.service, &self.method);
                 failure.help(format!("`sealwire watch {service} {method}` listens to it"))

@@ -47,6 +47,9 @@ fn approvals(bench: &Bench, agent: &str, args: &[&str]) -> Ran {
 
 async fn bench() -> Bench {
     let bench = Bench::start().await;
+    let service = bench.shell.read_json("demo.service-key.json");
+    let (kid, x) = (service["kid"].as_str().unwrap(), service["x"].as_str().unwrap());
+    bench.shell.run(&format!("keys pin eve.creds.json --service demo --kid {kid} --x {x} --only")).ok();
     bench.shell.write("policies/demo.toml", POLICY);
     let began = Instant::now();
     // Until the service has read it.

@@ -20,7 +20,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker or a service, or keep running: where their JSON is tested.
-const ELSEWHERE: [(&str, &str); 41] = [
+const ELSEWHERE: [(&str, &str); 45] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -37,6 +37,10 @@ const ELSEWHERE: [(&str, &str); 41] = [
     ("policy learn", "policy_learn.rs"),
     ("policy drift", "broker_gate"),
     ("discover", "gateway.rs"),
+    ("approvals list", "approvals.rs"),
+    ("approvals show", "approvals.rs"),
+    ("approvals approve", "approvals.rs"),
+    ("approvals deny", "approvals.rs"),
     ("gateway", "gateway_http.rs"),
     ("authd", "broker_gate"),
     ("exporter", "telemetry"),

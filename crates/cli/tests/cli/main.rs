@@ -5,6 +5,7 @@
 mod process;
 mod shell;
 
+mod approvals;
 mod arguments;
 mod backends;
 mod bench;

@@ -129,6 +129,10 @@ pub(super) fn refused(revision: Revision, tool: &Tool, error: &ClientError, rece
         (code::PERMISSION_DENIED, _) if !error.is_outcome_unknown() => {
             "permission denied: not with these arguments".to_owned()
         }
+        (code::APPROVAL_REQUIRED, _) => {
+            "approval required: people have to approve this call; call again with the same arguments once they have"
+                .to_owned()
+        }
         (_, Some(ms)) if !remote.is_application() => format!("{}: retry after {ms} ms", remote.message()),
         _ => remote.message().to_owned(),
     };

@@ -6,7 +6,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Desk;
+use super::desk::Desk;
 use super::request::{Read, Summary};
 use super::show::look;
 use crate::exit::{Exit, Failure};

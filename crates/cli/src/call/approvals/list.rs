@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Desk;
+use super::desk::Desk;
 use super::request::Summary;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::Desk;
+use super::desk::Desk;
 use super::request::{Read, Request};
 use crate::call::credentials;
 use crate::exit::{Exit, Failure};
