@@ -835,7 +835,7 @@ impl Inner {
         let in_force = InForce { policy, verifier: &self.verifier, now_s: now_ms / 1000 };
         match approvals.ask(&call, &decision.approvals, decision.rule.as_ref(), in_force).await {
             Ok(ticket) => {
-                let (id, approvers) = (Some(ticket.id()), ticket.approvers());
+                let (id, approvers) = (Some(ticket.id()), ticket.approvers().to_vec());
                 let record = ApprovalRecord { id, state: "approved".to_owned(), approvers };
                 let (authorized, decision) = policy.authorize_approved(call, ticket, self.clock.now_ms());
                 let authorized = match authorized {

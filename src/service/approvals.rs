@@ -35,7 +35,7 @@ use crate::wire::{Endpoint, HmacKey, Nonce};
 pub(super) use decision::Approve;
 use decision::{Verdict, signed_params};
 use entry::{Entry, Given, Ran, Who};
-use standing::{Need, Standing, standing};
+use standing::{Need, Standing, Vote, standing};
 use text::{Wanted, digest, plain};
 pub use unapproved::{Needed, Pending, Unapproved};
 
@@ -71,6 +71,8 @@ pub(super) struct Ticket {
     entry: Entry,
     /// The approvals that were given.
     names: Vec<String>,
+    /// The agents whose approvals count.
+    approvers: Vec<String>,
     /// Seconds since the Unix epoch.
     until: u64,
     /// For how long the same call is then told that it has run.
@@ -86,9 +88,9 @@ impl Ticket {
         id(&self.key)
     }
 
-    /// The agents that approved.
-    pub(super) fn approvers(&self) -> Vec<String> {
-        self.entry.given.iter().map(|given| given.agent.to_string()).collect()
+    /// The agents whose approvals count.
+    pub(super) fn approvers(&self) -> &[String] {
+        &self.approvers
     }
 }
 
@@ -152,7 +154,7 @@ impl Approvals {
             // What is not ours is as good as nothing: a request is made in its place.
             let entry = found.and_then(|(_, content)| Entry::open(&mac, &key, &content));
             let made = match entry {
-                Some(entry) if self.lasts(&entry, in_force) => {
+                Some(entry) if self.lasts(&key, &entry, in_force) => {
                     match self.found(&key, revision, entry, &wanted, needs, in_force)? {
                         Ok(ticket) => return Ok(ticket),
                         // The policy asks for other approvals now.
@@ -203,7 +205,7 @@ impl Approvals {
             return Ok(Err(entry));
         }
         // Signatures are only worth checking if enough are said to be there.
-        if !matches!(self.standing(&entry, in_force, |_| true).0, Standing::Approved { .. }) {
+        if matches!(self.standing(&entry, in_force, |_| true).0, Standing::Pending { .. }) {
             return Err(self.pending(key, &entry, in_force, |_| true));
         }
         if let Some((_, Ran { at, message, .. })) = lock(&self.begun).get(&entry.ask) {
@@ -223,12 +225,14 @@ impl Approvals {
             }
             verdict.is_ok()
         };
-        match self.standing(&entry, in_force, holds).0 {
+        let (standing, _, counted) = self.standing(&entry, in_force, holds);
+        match standing {
             Standing::Approved { until } => {
+                let approvers = counted.iter().map(|vote| vote.agent.to_owned()).collect();
                 let within_s = needs.iter().filter_map(|name| in_force.policy.approval(name));
                 let within_s = within_s.map(|approval| approval.within().as_secs()).max().unwrap_or_default();
                 let (key, names) = (key.clone(), needs.to_vec());
-                Ok(Ok(Ticket { key, revision, entry, names, until, within_s }))
+                Ok(Ok(Ticket { key, revision, entry, names, approvers, until, within_s }))
             }
             // Not written anywhere: another replica may have keys that this one does not have yet.
             Standing::Pending { .. } | Standing::Expired => Err(self.pending(key, &entry, in_force, holds)),
@@ -289,40 +293,36 @@ impl Approvals {
     }
 
     /// Whether the same call belongs to this request, and not to a new one.
-    fn lasts(&self, entry: &Entry, in_force: InForce<'_>) -> bool {
+    fn lasts(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> bool {
         let now = in_force.now_s;
         match (&entry.ran, &entry.denied) {
             (Some(ran), _) => now < ran.until,
             (None, Some(denied)) => now < denied.until,
-            (None, None) => !matches!(self.standing(entry, in_force, |_| true).0, Standing::Expired),
+            // An approval that no longer holds has started no clock.
+            (None, None) => {
+                !matches!(self.standing(entry, in_force, |_| true).0, Standing::Expired)
+                    || !matches!(self.standing(entry, in_force, self.holds(key, entry, in_force)).0, Standing::Expired)
+            }
         }
     }
 
-    fn standing(&self, entry: &Entry, in_force: InForce<'_>, holds: impl Fn(&Given) -> bool) -> (Standing, Vec<usize>) {
+    /// Which approvals hold, for what the entry says that it is about.
+    fn holds(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> impl Fn(&Given) -> bool {
+        let (id, digest) = (id(key), digest(&entry.text));
+        move |given| self.judge(given, &id, &digest, &entry.who, in_force).is_ok()
+    }
+
+    fn standing<'a>(
+        &self,
+        entry: &'a Entry,
+        in_force: InForce<'a>,
+        holds: impl Fn(&Given) -> bool,
+    ) -> (Standing, Vec<usize>, Vec<Vote<'a>>) {
         let needs: Vec<_> = needs(entry, in_force).collect();
         let votes = entry.given.iter().filter(|given| holds(given)).map(|given| given.vote(in_force.policy));
         let judged = standing(&needs, votes, entry.asked_at, in_force.now_s, in_force.verifier.window().skew_s);
         // One that the policy no longer has can never be given.
-        if needs.len() < entry.needs.len() { (Standing::Expired, judged.1) } else { judged }
-    }
-
-    fn deadline(&self, entry: &Entry, in_force: InForce<'_>) -> u64 {
-        match self.standing(entry, in_force, |_| true).0 {
-            Standing::Pending { deadline } => deadline,
-            Standing::Approved { until } => until,
-            Standing::Expired => entry.asked_at,
-        }
-    }
-
-    fn needed(&self, entry: &Entry, in_force: InForce<'_>, holds: impl Fn(&Given) -> bool) -> Vec<Needed> {
-        let have = self.standing(entry, in_force, holds).1;
-        let needed = |(need, have): (Need<'_>, usize)| Needed {
-            approval: need.name.to_owned(),
-            roles: need.roles.to_vec(),
-            count: need.count,
-            have,
-        };
-        needs(entry, in_force).zip(have).map(needed).collect()
+        if needs.len() < entry.needs.len() { (Standing::Expired, judged.1, judged.2) } else { judged }
     }
 
     fn pending(
@@ -332,11 +332,12 @@ impl Approvals {
         in_force: InForce<'_>,
         holds: impl Fn(&Given) -> bool,
     ) -> Unapproved {
+        let (standing, have, _) = self.standing(entry, in_force, holds);
         Unapproved::Pending(Pending {
             id: id(key),
             state: "pending",
-            needs: self.needed(entry, in_force, holds),
-            deadline: self.deadline(entry, in_force),
+            needs: needed(entry, in_force, have),
+            deadline: deadline(standing, entry),
             retry_after_ms: RETRY_AFTER_MS,
         })
     }
@@ -388,7 +389,7 @@ impl Approvals {
         let mut open = 0;
         for (key, found) in keys.iter().zip(read) {
             let entry = found?.and_then(|(_, content)| Entry::open(mac, key, &content));
-            open += usize::from(entry.is_some_and(|entry| entry.ran.is_none() && self.lasts(&entry, in_force)));
+            open += usize::from(entry.is_some_and(|entry| entry.ran.is_none() && self.lasts(key, &entry, in_force)));
         }
         if open < MAX_OPEN { Ok(()) } else { Err(OutcomeStoreError::AgentFull) }
     }
@@ -415,6 +416,26 @@ impl fmt::Debug for Approvals {
 
 fn needs<'a>(entry: &'a Entry, in_force: InForce<'a>) -> impl Iterator<Item = Need<'a>> {
     entry.needs.iter().filter_map(move |name| in_force.policy.approval(name)).map(Need::from)
+}
+
+/// What it needs, and how much of that there is.
+fn needed(entry: &Entry, in_force: InForce<'_>, have: Vec<usize>) -> Vec<Needed> {
+    let needed = |(need, have): (Need<'_>, usize)| Needed {
+        approval: need.name.to_owned(),
+        roles: need.roles.to_vec(),
+        count: need.count,
+        have,
+    };
+    needs(entry, in_force).zip(have).map(needed).collect()
+}
+
+/// When this standing ends.
+fn deadline(standing: Standing, entry: &Entry) -> u64 {
+    match standing {
+        Standing::Pending { deadline } => deadline,
+        Standing::Approved { until } => until,
+        Standing::Expired => entry.asked_at,
+    }
 }
 
 fn describe(entry: &mut Entry, needs: &[String], rule: Option<&RuleId>, policy: &PolicySet) {

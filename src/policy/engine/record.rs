@@ -118,7 +118,7 @@ pub struct ApprovalRecord {
     /// `approved`: the call may run, once. Otherwise why it may not: `approval_pending`, `approval_denied`, `approval_consumed`,
     /// `approval_too_large` or `approval_store`.
     pub state: String,
-    /// The agents that approved it.
+    /// The agents whose approvals counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvers: Vec<String>,
 }

@@ -11,7 +11,7 @@ use super::entry::{Denied, Entry, Given, Who};
 use super::standing::Standing;
 use super::text::digest;
 use super::unapproved::Needed;
-use super::{APPROVE, ATTEMPTS, Approvals, InForce, MAX_KEPT, PAGE, WHAT, WHO, id, needs};
+use super::{APPROVE, ATTEMPTS, Approvals, InForce, MAX_KEPT, PAGE, WHAT, WHO, deadline, id, needed, needs};
 use crate::auth::{Caller, Evidence, OutcomeKey, OutcomeStoreError};
 use crate::jose::b64;
 use crate::name::Name;
@@ -39,7 +39,9 @@ impl Approvals {
                 let why = "Invalid params: `digest` is not that of what is asked for now: call `rpc.approval` and look at it again";
                 return Err(RpcError::invalid_params(why));
             }
-            if let Some(state) = self.state(&entry, in_force).filter(|state| asked.decision.comes_too_late(state)) {
+            // What no longer holds must not stop whoever would give it instead.
+            let state = self.summarized(&key, &entry, in_force).state;
+            if asked.decision.comes_too_late(state) {
                 let error = RpcError::validation(format!("validation failed: the request is {state} already"));
                 return Err(error.with_data(&json!({ "approval": asked.id, "state": state })));
             }
@@ -218,32 +220,29 @@ impl Approvals {
         to_raw_value(&self.summarized(key, entry, in_force)).map_err(RpcError::internal)
     }
 
+    /// As the replica that runs the call would judge it.
     fn summarized(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> Summary {
+        let (standing, have, _) = self.standing(entry, in_force, self.holds(key, entry, in_force));
         Summary {
             id: id(key),
-            state: self.state(entry, in_force).unwrap_or("pending"),
+            state: state(standing, entry),
             agent: entry.who.agent.clone(),
             subject: entry.who.subject.clone(),
             method: entry.method.clone(),
             asked_at: entry.asked_at,
-            deadline: self.deadline(entry, in_force),
-            needs: self.needed(entry, in_force, |_| true),
+            deadline: deadline(standing, entry),
+            needs: needed(entry, in_force, have),
         }
     }
+}
 
-    /// `None` while people have to decide.
-    fn state(&self, entry: &Entry, in_force: InForce<'_>) -> Option<&'static str> {
-        if entry.ran.is_some() {
-            return Some("consumed");
-        }
-        if entry.denied.is_some() {
-            return Some("denied");
-        }
-        match self.standing(entry, in_force, |_| true).0 {
-            Standing::Pending { .. } => None,
-            Standing::Approved { .. } => Some("approved"),
-            Standing::Expired => Some("expired"),
-        }
+fn state(standing: Standing, entry: &Entry) -> &'static str {
+    match (standing, &entry.ran, &entry.denied) {
+        (_, Some(_), _) => "consumed",
+        (_, None, Some(_)) => "denied",
+        (Standing::Pending { .. }, None, None) => "pending",
+        (Standing::Approved { .. }, None, None) => "approved",
+        (Standing::Expired, None, None) => "expired",
     }
 }
 

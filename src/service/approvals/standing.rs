@@ -55,18 +55,18 @@ pub(super) enum Standing {
     Expired,
 }
 
-/// The standing at `now` of what was asked for at `asked_at` (seconds since the Unix epoch), and how many approvals count for each need.
-/// Clocks differ by at most `skew_s`.
+/// The standing at `now` of what was asked for at `asked_at` (seconds since the Unix epoch), how many approvals count for each need, and
+/// which these are. Clocks differ by at most `skew_s`.
 pub(super) fn standing<'v>(
     needs: &[Need<'_>],
     votes: impl Iterator<Item = Vote<'v>>,
     asked_at: u64,
     now: u64,
     skew_s: u64,
-) -> (Standing, Vec<usize>) {
+) -> (Standing, Vec<usize>, Vec<Vote<'v>>) {
     let mut votes: Vec<_> = votes.collect();
     votes.sort_by_key(|vote| vote.at);
-    let mut counted: Vec<Vote<'_>> = Vec::new();
+    let mut counted: Vec<Vote<'v>> = Vec::new();
     let (mut deadline, mut until) = (u64::MAX, u64::MAX);
     let mut have = Vec::with_capacity(needs.len());
     for need in needs {
@@ -96,7 +96,7 @@ pub(super) fn standing<'v>(
         false if now < deadline => Standing::Pending { deadline },
         true | false => Standing::Expired,
     };
-    (standing, have)
+    (standing, have, counted)
 }
 
 #[cfg(test)]
@@ -112,7 +112,8 @@ mod tests {
     }
 
     fn at(needs: &[Need<'_>], votes: &[Vote<'_>], now: u64) -> (Standing, Vec<usize>) {
-        standing(needs, votes.iter().copied(), 1_000, now, 5)
+        let (standing, have, _) = standing(needs, votes.iter().copied(), 1_000, now, 5);
+        (standing, have)
     }
 
     #[test]

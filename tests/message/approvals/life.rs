@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use sealwire::configure::RecordConfig;
 use sealwire::internal::auth::Denylist;
+use sealwire::internal::record::record_files;
+use sealwire::serve::Recorder;
 use sealwire::{Clock as _, Idempotent};
 use sealwire_testkit::desk::{Setup, call, recording};
 use serde_json::{Value, json};
@@ -314,6 +317,60 @@ async fn an_approval_ends_with_the_key_or_token_that_gave_it() {
         assert_eq!(approve(&desk, "trudy", &id).await["result"]["state"], "approved");
         assert_eq!(echo(&desk, LARGE).await["result"]["amount"], 100, "{what}");
         assert_eq!(runs.count(), 1);
+    }
+}
+
+/// What people are shown is what the replica that runs the call would judge.
+#[tokio::test]
+async fn an_approval_that_no_longer_holds_is_not_shown_as_one_and_starts_no_clock() {
+    let (desk, runs) = desk();
+    let id = pending(&echo(&desk, LARGE).await);
+    approve_by_both(&desk, &id).await;
+    with_approvers(&desk, |keys| keys.retain(|key| key.kid != "tom.k1"));
+    let tess = approver(&desk, "tess");
+    let deadline = desk.clock.now_s() + 1_800;
+    // With tom's approval, it would have lasted for five minutes.
+    for _ in 0..2 {
+        let shown = ask(&desk, &tess, "rpc.approval", &json!({ "id": id }).to_string()).await;
+        let listed = ask(&desk, &tess, "rpc.approvals", "{}").await;
+        let again = approve(&desk, "tess", &id).await;
+        for seen in [&shown["result"], &listed["result"]["approvals"][0], &again["result"]] {
+            let told = (&seen["state"], &seen["needs"][0]["have"], &seen["deadline"]);
+            assert_eq!(told, (&json!("pending"), &json!(1), &json!(deadline)), "{seen}");
+        }
+        let waits = echo(&desk, LARGE).await;
+        assert_eq!((pending(&waits), &waits["error"]["data"]["needs"][0]["have"]), (id.clone(), &json!(1)), "{waits}");
+        desk.clock.advance_ms(6 * MINUTE_MS);
+    }
+    assert_eq!(approve(&desk, "trudy", &id).await["result"]["state"], "approved");
+    assert_eq!(echo(&desk, LARGE).await["result"]["amount"], 100);
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn the_record_names_those_whose_approvals_counted_and_nobody_else() {
+    for (is_retired, expected) in [(true, ["tess", "trudy"]), (false, ["tess", "tom"])] {
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("records");
+        let recorder = Recorder::open(&RecordConfig::in_folder(folder.clone()), "test/desk", "s1").unwrap();
+        let (router, _) = recording();
+        let setup = Setup { policy: POLICY, ..Setup::default() };
+        let desk = Desk::open_as(setup, |service| service.record(recorder).methods(router));
+        with_approvers(&desk, |_| {});
+        let id = pending(&echo(&desk, LARGE).await);
+        approve_by_both(&desk, &id).await;
+        if is_retired {
+            with_approvers(&desk, |keys| keys.retain(|key| key.kid != "tom.k1"));
+        }
+        approve(&desk, "trudy", &id).await;
+        assert_eq!(echo(&desk, LARGE).await["result"]["amount"], 100);
+        desk.service.recorder().unwrap().finish();
+        let files = record_files(&folder).unwrap();
+        let text: String = files.into_iter().map(|file| std::fs::read_to_string(file.path).unwrap()).collect();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let ran: Vec<_> = lines.filter(|line| line["approval"]["state"] == "approved").collect();
+        assert_eq!(ran.len(), 1, "{ran:?}");
+        assert_eq!(ran[0]["approval"]["approvers"], json!(expected));
     }
 }
 
