@@ -353,6 +353,11 @@ unless_approved = "two"
     assert_eq!(decides("tom-phone", "tom-desk", "tom-desk", &[]), Err(NotApprover::Own(Involved::Agent)));
     let own = Err(NotApprover::Own(Involved::Subject));
     assert_eq!(decides("tom-phone", "robot", "tom@example.com", &[]), own);
+    // Without a table of its own, a name is taken for a person's.
+    assert_eq!(decides("tom-phone", "robot", "tom", &[]), own);
+    assert_eq!(decides("tom-phone", "tom", "tom", &[]), Err(NotApprover::Own(Involved::Agent)));
+    assert_eq!(decides("tina", "robot", "tom", &[]), Ok(()));
+    assert_eq!(decides("tom-phone", "robot", "robot", &["tom".to_owned()]), Err(NotApprover::Own(Involved::Via)));
     let via = ["tom-desk".to_owned()];
     assert_eq!(decides("tom-phone", "robot", "robot", &via), Err(NotApprover::Own(Involved::Via)));
     assert_eq!(decides("stranger", "robot", "robot", &[]), Err(NotApprover::Nobody));

@@ -226,8 +226,8 @@ impl PolicySet {
         let person = |kind, name: &str| self.person(approval, kind, name);
         let own = person(PrincipalKind::Agent, name);
         // Agents and subjects are different name spaces, but somebody who decides under the very name of the subject is not taken for
-        // somebody else.
-        let is_approver = |kind, other: &str| other == name || own.is_some_and(|own| person(kind, other) == Some(own));
+        // somebody else. Nor is a person, where the policy does not say whose the name is.
+        let is_approver = |kind, other: &str| other == name || own == Some(person(kind, other).unwrap_or(other));
         if let Some(involved) = approval.excludes(of, is_approver) {
             return Err(NotApprover::Own(involved));
         }
