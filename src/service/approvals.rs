@@ -319,7 +319,8 @@ impl Approvals {
         holds: impl Fn(&Given) -> bool,
     ) -> (Standing, Vec<usize>, Vec<Vote<'a>>) {
         let needs: Vec<_> = needs(entry, in_force).collect();
-        let votes = entry.given.iter().filter(|given| holds(given)).map(|given| given.vote(in_force.policy));
+        let votes =
+            entry.given.iter().filter(|given| holds(given)).map(|given| given.vote(&entry.needs, in_force.policy));
         let judged = standing(&needs, votes, entry.asked_at, in_force.now_s, in_force.verifier.window().skew_s);
         // One that the policy no longer has can never be given.
         if needs.len() < entry.needs.len() { (Standing::Expired, judged.1, judged.2) } else { judged }

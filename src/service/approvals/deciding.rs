@@ -7,8 +7,8 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::decision::{Approve, Verdict};
-use super::entry::{Denied, Entry, Given, Who};
-use super::standing::Standing;
+use super::entry::{Denied, Entry, Given, Who, persons};
+use super::standing::{Standing, Vote};
 use super::text::digest;
 use super::unapproved::Needed;
 use super::{APPROVE, ATTEMPTS, Approvals, InForce, MAX_KEPT, PAGE, WHAT, WHO, deadline, id, needed, needs};
@@ -96,11 +96,15 @@ impl Approvals {
             return Err(RpcError::with_code(code::INVALID_REQUEST, why));
         };
         let policy = in_force.policy;
-        let person = policy.decides_as(name, &approver.agent);
-        let is_theirs = |given: &Given| {
-            let same = given.agent == approver.agent || given.subject == approver.subject;
-            same || policy.decides_as(&given.approval, &given.agent) == person
+        let needs = &entry.needs;
+        let theirs = Vote {
+            approval: name,
+            agent: approver.agent.as_str(),
+            subject: &approver.subject,
+            persons: persons(needs, &approver.agent, policy),
+            at: in_force.now_s,
         };
+        let is_theirs = |given: &Given| given.vote(needs, policy).is_of_same(&theirs);
         // What no longer counts may be signed again.
         let who = entry.who.clone();
         entry

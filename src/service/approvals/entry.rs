@@ -77,15 +77,20 @@ pub(super) struct Given {
 }
 
 impl Given {
-    pub(super) fn vote<'a>(&'a self, policy: &'a PolicySet) -> Vote<'a> {
+    pub(super) fn vote<'a>(&'a self, needs: &[String], policy: &'a PolicySet) -> Vote<'a> {
         Vote {
             approval: &self.approval,
             agent: self.agent.as_str(),
             subject: &self.subject,
-            person: policy.decides_as(&self.approval, &self.agent),
+            persons: persons(needs, &self.agent, policy),
             at: self.at,
         }
     }
+}
+
+/// As whom an agent decides, by each of the approvals that a request needs.
+pub(super) fn persons<'a>(needs: &[String], agent: &'a Name, policy: &'a PolicySet) -> Vec<&'a str> {
+    needs.iter().map(|approval| policy.decides_as(approval, agent)).collect()
 }
 
 /// Somebody who may approve has denied it, or its caller has withdrawn it.

@@ -26,13 +26,13 @@ impl<'a> From<&'a Approval> for Need<'a> {
 }
 
 /// One approval that somebody has given.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Vote<'a> {
     pub(super) approval: &'a str,
     pub(super) agent: &'a str,
     pub(super) subject: &'a str,
-    /// As whom the agent decides: two agents of one person are one.
-    pub(super) person: &'a str,
+    /// As whom the agent decides, by each approval that the request needs: who are one person by any of them, are one.
+    pub(super) persons: Vec<&'a str>,
     /// When it was signed, in seconds since the Unix epoch.
     pub(super) at: u64,
 }
@@ -40,7 +40,8 @@ pub(super) struct Vote<'a> {
 impl Vote<'_> {
     /// Whether both count as one.
     pub(super) fn is_of_same(&self, other: &Vote<'_>) -> bool {
-        self.agent == other.agent || self.subject == other.subject || self.person == other.person
+        let is_one_person = self.persons.iter().zip(&other.persons).any(|(one, other)| one == other);
+        self.agent == other.agent || self.subject == other.subject || is_one_person
     }
 }
 
@@ -80,7 +81,7 @@ pub(super) fn standing<'v>(
             // A clock that went back would make it last longer.
             let is_future = vote.at > now.saturating_add(skew_s);
             if of_need < need.count && in_time && !is_known && !is_future {
-                counted.push(*vote);
+                counted.push(vote.clone());
                 of_need += 1;
                 // A further approval does not make it last longer.
                 if of_need == need.count {
@@ -108,39 +109,41 @@ mod tests {
     }
 
     fn vote<'a>(approval: &'a str, agent: &'a str, at: u64) -> Vote<'a> {
-        Vote { approval, agent, subject: agent, person: agent, at }
+        Vote { approval, agent, subject: agent, persons: vec![agent], at }
     }
 
     fn at(needs: &[Need<'_>], votes: &[Vote<'_>], now: u64) -> (Standing, Vec<usize>) {
-        let (standing, have, _) = standing(needs, votes.iter().copied(), 1_000, now, 5);
+        let (standing, have, _) = standing(needs, votes.iter().cloned(), 1_000, now, 5);
         (standing, have)
     }
 
     #[test]
     fn the_last_approval_that_was_needed_starts_the_clock_and_further_ones_do_not() {
         let needs = [need("a", 2)];
-        let (one, two) = (vote("a", "ann", 1_100), vote("a", "bob", 1_200));
-        assert_eq!(at(&needs, &[one], 1_200), (Standing::Pending { deadline: 1_600 }, vec![1]));
+        let (one, two) = (|| vote("a", "ann", 1_100), || vote("a", "bob", 1_200));
+        assert_eq!(at(&needs, &[one()], 1_200), (Standing::Pending { deadline: 1_600 }, vec![1]));
         let approved = (Standing::Approved { until: 1_260 }, vec![2]);
-        assert_eq!(at(&needs, &[two, one], 1_200), approved);
-        assert_eq!(at(&needs, &[one, two, vote("a", "eve", 1_250)], 1_259), approved);
-        assert_eq!(at(&needs, &[one, two, vote("a", "eve", 1_250)], 1_260).0, Standing::Expired);
-        assert_eq!(at(&needs, &[one], 1_599).0, Standing::Pending { deadline: 1_600 });
-        assert_eq!(at(&needs, &[one], 1_600).0, Standing::Expired);
+        assert_eq!(at(&needs, &[two(), one()], 1_200), approved);
+        assert_eq!(at(&needs, &[one(), two(), vote("a", "eve", 1_250)], 1_259), approved);
+        assert_eq!(at(&needs, &[one(), two(), vote("a", "eve", 1_250)], 1_260).0, Standing::Expired);
+        assert_eq!(at(&needs, &[one()], 1_599).0, Standing::Pending { deadline: 1_600 });
+        assert_eq!(at(&needs, &[one()], 1_600).0, Standing::Expired);
     }
 
     #[test]
     fn nobody_counts_twice() {
         let two = [need("a", 2)];
         assert_eq!(at(&two, &[vote("a", "ann", 1_100), vote("a", "ann", 1_101)], 1_110).1, [1]);
-        for same in
-            [Vote { subject: "ann", ..vote("a", "ann-2", 1_101) }, Vote { person: "ann", ..vote("a", "ann-2", 1_101) }]
-        {
+        let of_ann = Vote { persons: vec!["ann"], ..vote("a", "ann-2", 1_101) };
+        for same in [Vote { subject: "ann", ..vote("a", "ann-2", 1_101) }, of_ann] {
             assert_eq!(at(&two, &[vote("a", "ann", 1_100), same], 1_110).1, [1]);
         }
         // Nor for two approvals of one request.
         let both = [need("a", 1), need("b", 1)];
         assert_eq!(at(&both, &[vote("a", "ann", 1_100), vote("b", "ann", 1_100)], 1_110).1, [1, 0]);
+        let phone = Vote { persons: vec!["ann", "phone"], ..vote("b", "phone", 1_100) };
+        let laptop = Vote { persons: vec!["ann", "laptop"], ..vote("a", "laptop", 1_100) };
+        assert_eq!(at(&both, &[laptop, phone], 1_110).1, [1, 0]);
         let approved = at(&both, &[vote("a", "ann", 1_100), vote("b", "bob", 1_105)], 1_110);
         assert_eq!(approved, (Standing::Approved { until: 1_160 }, vec![1, 1]));
     }

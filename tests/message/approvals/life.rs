@@ -440,10 +440,7 @@ async fn requests_are_listed_to_those_whom_they_concern_page_by_page() {
 #[tokio::test]
 async fn two_agents_of_one_person_are_one_approver() {
     let (desk, runs) = desk();
-    let one_person = POLICY.replace("count = 2\n", "count = 2\ndistinct = \"person\"\n");
-    let persons = [("ann", "ann"), ("tess", "tess"), ("tom", "tess"), ("trudy", "trudy")]
-        .map(|(agent, person)| format!("[agent.{agent}]\nattributes = {{ person = \"{person}\" }}\n"));
-    desk.change_policy(&format!("[attributes]\nperson = \"string\"\n{one_person}{}", persons.concat()));
+    desk.change_policy(&of_persons(&POLICY.replace("count = 2\n", "count = 2\ndistinct = \"person\"\n")));
     let id = pending(&echo(&desk, LARGE).await);
     assert_eq!(approve(&desk, "tess", &id).await["result"]["state"], "pending");
     let same = approve(&desk, "tom", &id).await;
@@ -451,4 +448,37 @@ async fn two_agents_of_one_person_are_one_approver() {
     assert_eq!(approve(&desk, "trudy", &id).await["result"]["state"], "approved");
     assert_eq!(echo(&desk, LARGE).await["result"]["amount"], 100);
     assert_eq!(runs.count(), 1);
+}
+
+/// The second approval of the call does not say `distinct`, but it is the same call.
+#[tokio::test]
+async fn one_person_does_not_give_both_approvals_whichever_of_them_tells_persons_apart() {
+    let told_by_treasurers = POLICY.replace("count = 2\n", "count = 1\ndistinct = \"person\"\n");
+    let told_by_officer = POLICY
+        .replace("count = 2\n", "count = 1\n")
+        .replace("from = [\"officer\"]\n", "from = [\"officer\"]\ndistinct = \"person\"\n");
+    let of_role = |desk: &Desk, name: &str, role: &str| {
+        approver_with(desk, name, |request| request.roles = [role.to_owned()].into())
+    };
+    for policy in [told_by_treasurers, told_by_officer] {
+        let (desk, runs) = desk();
+        desk.change_policy(&of_persons(&policy));
+        let abroad = r#"{"to":"abroad","amount":100}"#;
+        let id = pending(&echo(&desk, abroad).await);
+        assert_eq!(approve(&desk, "tess", &id).await["result"]["state"], "pending");
+        let same = decide(&desk, &of_role(&desk, "tom", "officer"), &id, "officer", "approve").await;
+        assert_eq!(same["error"]["code"], -32002, "{same}");
+        assert_eq!(pending(&echo(&desk, abroad).await), id);
+        let other = decide(&desk, &of_role(&desk, "trudy", "officer"), &id, "officer", "approve").await;
+        assert_eq!(other["result"]["state"], "approved", "{other}");
+        assert_eq!(echo(&desk, abroad).await["result"]["amount"], 100);
+        assert_eq!(runs.count(), 1);
+    }
+}
+
+/// The policy with agents of persons: `tom` is another agent of tess.
+fn of_persons(policy: &str) -> String {
+    let persons = [("ann", "ann"), ("tess", "tess"), ("tom", "tess"), ("trudy", "trudy")]
+        .map(|(agent, person)| format!("[agent.{agent}]\nattributes = {{ person = \"{person}\" }}\n"));
+    format!("[attributes]\nperson = \"string\"\n{policy}{}", persons.concat())
 }
