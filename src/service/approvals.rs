@@ -34,7 +34,7 @@ use crate::wire::{Endpoint, HmacKey, Nonce};
 
 pub(super) use decision::Approve;
 use decision::{Verdict, signed_params};
-use entry::{Entry, Given, Ran, Who};
+use entry::{Entry, Given, ROOM, Ran, Who};
 use standing::{Need, Standing, Vote, standing};
 use text::{Wanted, digest, plain};
 pub use unapproved::{Needed, Pending, Unapproved};
@@ -497,4 +497,4 @@ const WHAT: usize = 22;
 
 /// The parameters and ten approvals fit into an entry of the shared store, even if each character of a JSON text is escaped and each
 /// approver's token is as long as it can be (8 KiB with its proof).
-const _: () = assert!(2 * MAX_PARAMS + 10 * (2 * MAX_KEPT + 8 * 1024 + 1024) + 8 * 1024 <= 208 * 1024 - 512);
+const _: () = assert!(2 * MAX_PARAMS + 10 * (2 * MAX_KEPT + 8 * 1024 + 1024) + ROOM + 8 * 1024 <= 208 * 1024 - 512);

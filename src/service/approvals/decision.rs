@@ -74,4 +74,4 @@ pub(super) fn signed_params(evidence: &Evidence) -> Option<Params> {
 }
 
 /// The longest reason, in characters.
-const MAX_REASON: usize = 300;
+pub(super) const MAX_REASON: usize = 300;

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::decision::MAX_REASON;
 use super::standing::Vote;
 use crate::auth::{Caller, Evidence, OutcomeKey};
 use crate::name::Name;
@@ -62,6 +63,8 @@ pub(super) struct Entry {
     pub(super) ran: Option<Ran>,
     /// Random, so that no two contents are equal.
     written: String,
+    /// Spaces, until it is decided: so no denial, and no mark of a run, is larger than what it replaces, and needs room.
+    room: String,
 }
 
 /// One approval, with what proves it.
@@ -131,12 +134,14 @@ impl Entry {
             denied: None,
             ran: None,
             written: String::new(),
+            room: String::new(),
         }
     }
 
     /// The bytes to store under this key.
     pub(super) fn seal(&mut self, mac: &HmacKey, key: &OutcomeKey) -> Bytes {
         self.written = Nonce::random().to_text();
+        self.room = if self.denied.is_none() && self.ran.is_none() { " ".repeat(ROOM) } else { String::new() };
         let text = serde_json::to_vec(self).unwrap_or_default();
         [&mac.sign(&bound(key, &text))[..], &text].concat().into()
     }
@@ -148,6 +153,10 @@ impl Entry {
         is_ours.then(|| serde_json::from_slice(text).ok()).flatten()
     }
 }
+
+/// The bytes of the longest denial.
+pub(super) const ROOM: usize = 1_536;
+const _: () = assert!(4 * MAX_REASON + 256 <= ROOM);
 
 /// What is signed: an entry under one key is not valid under another.
 fn bound(key: &OutcomeKey, text: &[u8]) -> Vec<u8> {

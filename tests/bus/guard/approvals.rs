@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use sealwire::configure::AgentKey;
 use sealwire::internal::auth::{
-    Claimed, IssueRequest, KeyEntry, OutcomeKey, ReplayGuard, SharedGuard, TokenRules, TokenVerifier,
+    Claimed, IssueRequest, KeyEntry, OutcomeKey, OutcomeStoreError, ReplayGuard, SharedGuard, TokenRules, TokenVerifier,
 };
 use sealwire::{BusConfig, Clock as _, Ctx, Name, Router, RpcError, SystemClock};
 use sealwire_testkit::cluster::Cluster;
@@ -85,6 +85,31 @@ async fn approvals_are_read_and_listed_everywhere_and_outcomes_are_not() {
     for unfit in ["", "a.b", "*", ">", "a b", &"x".repeat(65)] {
         assert_eq!(OutcomeKey::approval(name("ann"), unfit), None, "{unfit:?}");
     }
+}
+
+/// Their agent has far fewer places in flight than these.
+#[tokio::test]
+async fn many_approvals_of_one_agent_are_read_at_once() {
+    let server = NatsServer::start().await;
+    let guard = guard(BusConfig::open(&server.url()), |_| {}).await;
+    let store = store(&guard).await;
+    let keys: Vec<_> =
+        (0..300).map(|number| OutcomeKey::approval(name("ann"), &format!("a{number}")).unwrap()).collect();
+    within(SOON, async {
+        loop {
+            let read = join_all(keys.iter().map(|key| store.read(key))).await;
+            for found in &read {
+                let is_full = matches!(found, Err(OutcomeStoreError::AgentFull | OutcomeStoreError::Full));
+                assert!(!is_full, "{found:?}");
+            }
+            // A broker that is slow to answer is another matter.
+            if read.iter().all(|found| matches!(found, Ok(None))) {
+                return;
+            }
+        }
+    })
+    .await;
+    guard.close().await;
 }
 
 /// A service with two replicas on one broker, or on the nodes of one.

@@ -173,7 +173,11 @@ pub(super) struct Replicas {
 
 impl Replicas {
     pub(super) fn new() -> Self {
-        let (store, runs) = (Arc::new(Store::default()), Arc::new(AtomicUsize::new(0)));
+        Self::over(LocalOutcomes::default())
+    }
+
+    fn over(entries: LocalOutcomes) -> Self {
+        let (store, runs) = (Arc::new(Store { entries, ..Store::default() }), Arc::new(AtomicUsize::new(0)));
         let open = |tokens| {
             let router =
                 Router::new(Arc::clone(&runs)).method("desk/echo", |ctx: Ctx<Arc<AtomicUsize>>, p: Value| async move {
@@ -314,6 +318,37 @@ async fn a_replica_that_cannot_verify_an_approval_leaves_it_to_the_others() {
     assert_eq!((pending(&waits), &waits["error"]["data"]["needs"][0]["have"]), (id, &json!(1)), "{waits}");
     assert_eq!(replicas.echo(0).await["result"]["amount"], 100);
     assert_eq!(replicas.runs(), 1);
+}
+
+/// The caller's own outcomes, of whatever size, take nobody's veto, nor its own approved call.
+#[tokio::test]
+async fn a_caller_that_has_used_up_its_share_can_be_denied_and_may_run_what_was_approved() {
+    let longest = "\u{1d54f}".repeat(300);
+    for is_denied in [true, false] {
+        let replicas = Replicas::over(LocalOutcomes::new(1_000, 64 * 1024));
+        let id = replicas.approved().await;
+        let (mut number, mut bytes) = (0_u32, 32 * 1024);
+        while bytes > 0 {
+            let key = OutcomeKey::new(Name::new("ann").unwrap(), &number.to_be_bytes());
+            let content = Bytes::from(vec![b'x'; bytes]);
+            match replicas.store.entries.claim(&key, content, Duration::from_secs(3_600)).await {
+                Ok(_) => number += 1,
+                Err(error) => {
+                    assert_eq!(error, OutcomeStoreError::AgentFull);
+                    bytes /= 2;
+                }
+            }
+        }
+        if is_denied {
+            let trudy = approver(&replicas.desks[0], "trudy");
+            let digest = digest(&text(&replicas.desks[0], &trudy, &id).await);
+            let params = json!({ "id": id, "digest": digest, "decision": "deny", "reason": longest }).to_string();
+            let denied = ask(&replicas.desks[0], &trudy, "rpc.approve", &params).await;
+            assert_eq!(denied["result"]["state"], "denied", "{denied}");
+        }
+        replicas.echo(1).await;
+        assert_eq!(replicas.runs(), usize::from(!is_denied));
+    }
 }
 
 /// SPEC.md §6.3: ten of one agent and subject, and as many of an agent as leave as much room for others.

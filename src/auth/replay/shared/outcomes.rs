@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::{AdmitError, Outage};
@@ -43,6 +43,7 @@ pub(super) struct SharedOutcomes {
     /// What this replica has stored.
     ledger: Mutex<Ledger>,
     flight: InFlightLimiter,
+    approval_reads: Semaphore,
     /// Each with the number of times it was looked for.
     withdrawn: Mutex<VecDeque<(Withdrawal, usize)>>,
 }
@@ -75,6 +76,7 @@ impl SharedOutcomes {
             stream: ArcSwap::from_pointee(None),
             ledger: Mutex::default(),
             flight: InFlightLimiter::new(IN_FLIGHT, IN_FLIGHT_PER_AGENT),
+            approval_reads: Semaphore::new(APPROVAL_READS),
             withdrawn: Mutex::default(),
         }
     }
@@ -245,7 +247,7 @@ impl SharedOutcomes {
         if size(key, &content) > outcome_fit::MAX_ENTRY || content.len() + HEADERS > client.server_info().max_payload {
             return Err(OutcomeStoreError::TooLarge);
         }
-        let more = size(key, &content).saturating_sub(self.ledger().bytes_of(key));
+        let more = growth(&self.ledger(), key, &content);
         if more > 0 {
             self.admit(key, false, more, used)?;
         }
@@ -294,7 +296,11 @@ impl SharedOutcomes {
 
     async fn read_entry(&self, key: &OutcomeKey) -> Result<Option<(u64, Bytes)>, OutcomeStoreError> {
         let (client, stream, _) = self.ready()?;
-        let _permit = self.enter(key)?;
+        // Approvals are read for other people than their agent, who must not be able to stop that: they wait for each other, in turn.
+        let _permits = match key.is_approval() {
+            true => (None, Some(self.approval_reads.acquire().await.map_err(|_| OutcomeStoreError::Unavailable)?)),
+            false => (Some(self.enter(key)?), None),
+        };
         self.until_answered(|| read(&client, &self.shared.config, &stream, key)).await
     }
 
@@ -549,12 +555,23 @@ fn size(key: &OutcomeKey, content: &Bytes) -> usize {
     content.len() + key.agent().as_str().len() + key.digest().len() + HEADERS
 }
 
+/// How many bytes a replacement needs. What another replica has stored of an approval is charged there: whoever denies it here need not
+/// find room for it again.
+fn growth(ledger: &Ledger, key: &OutcomeKey, content: &Bytes) -> usize {
+    match ledger.bytes_of(key) {
+        0 if key.is_approval() => 0,
+        known => size(key, content).saturating_sub(known),
+    }
+}
+
 /// The subject's prefix, the three headers, and the broker's own 16 bytes, with room to spare.
 const HEADERS: usize = 512;
 
 /// How many claims are in flight, in all and for one agent.
 const IN_FLIGHT: usize = 1_024;
 const IN_FLIGHT_PER_AGENT: usize = 128;
+/// How many approvals are read at a time.
+const APPROVAL_READS: usize = 64;
 
 /// How long an unanswered question is repeated, and the pause between two.
 const ASK_FOR: Duration = Duration::from_secs(2);
@@ -582,7 +599,21 @@ const TOO_LARGE: u64 = 10_054;
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    /// Its agent may have used up its share: whoever denies it at another replica than the one that made it must not be stopped.
+    #[test]
+    fn an_approval_that_another_replica_stored_needs_no_room_of_its_agent_here() {
+        let (agent, content) = (Name::new("ann").unwrap(), Bytes::from(vec![b'x'; 1_000]));
+        let mut ledger = Ledger::default();
+        let approval = OutcomeKey::approval(agent.clone(), "a").unwrap();
+        assert_eq!(growth(&ledger, &approval, &content), 0);
+        ledger.set(&approval, size(&approval, &content) - 10, Instant::now() + ASK_FOR);
+        assert_eq!(growth(&ledger, &approval, &content), 10);
+        let outcome = OutcomeKey::new(agent, b"a");
+        assert_eq!(growth(&ledger, &outcome, &content), size(&outcome, &content));
+    }
 
     #[test]
     fn only_a_plain_acknowledgement_of_the_stream_is_taken_for_a_yes() {
