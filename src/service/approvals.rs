@@ -48,6 +48,10 @@ pub(super) struct Approvals {
     is_enabled: AtomicBool,
     /// The requests whose calls this process has begun, and until when somebody could write their approvals back.
     begun: Mutex<HashMap<String, (u64, Ran)>>,
+    /// The requests whose calls have begun, here or elsewhere, as far as this process has seen, and until when they are kept.
+    spent: Mutex<HashMap<OutcomeKey, u64>>,
+    /// When all requests may be looked at again to find more of these.
+    next_look: Mutex<u64>,
     /// Whoever makes a request counts those of its agent first: one at a time.
     turns: Mutex<HashMap<Name, Arc<tokio::sync::Mutex<()>>>>,
     /// Limits the log lines that callers can cause, by agent.
@@ -102,6 +106,8 @@ impl Approvals {
             own: HmacKey::new(own),
             is_enabled: AtomicBool::new(false),
             begun: Mutex::default(),
+            spent: Mutex::default(),
+            next_look: Mutex::default(),
             turns: Mutex::default(),
             lines: KeyedLogLimiter::default(),
         }
@@ -117,6 +123,7 @@ impl Approvals {
     /// Forgets what can no longer matter.
     pub(super) fn tidy(&self, now_s: u64) {
         lock(&self.begun).retain(|_, (until, _)| *until > now_s);
+        lock(&self.spent).retain(|_, until| *until > now_s);
         lock(&self.turns).retain(|_, turn| Arc::strong_count(turn) > 1);
         for (agent, suppressed) in self.lines.tidy() {
             tracing::warn!(target: "sealwire::call", %agent, suppressed, "left out before: an approval does not hold");
@@ -263,6 +270,7 @@ impl Approvals {
         let content = entry.seal(&mac, &key);
         // An unanswered change may be stored: then nothing runs, and the approval is lost.
         self.store.replace(&key, revision, content, Duration::from_secs(within_s)).await.map_err(Unapproved::Store)?;
+        self.note_spent(&key, &ran);
         let until = until.saturating_add(2 * verifier.window().skew_s);
         match lock(&self.begun).insert(entry.ask, (until, ran)) {
             None => Ok(()),
@@ -368,31 +376,64 @@ impl Approvals {
         }
     }
 
-    /// Whether one more request fits: of this agent, of this agent and subject, and at all.
+    /// Whether one more request fits: of this agent, of this agent and subject, and at all. Those that have run take no place.
     async fn make_room(&self, mac: &HmacKey, key: &OutcomeKey, in_force: InForce<'_>) -> Result<(), OutcomeStoreError> {
         let mut keys = self.store.approvals().await?;
-        keys.retain(|known| known != key);
-        let free = MAX_REQUESTS.saturating_sub(keys.len());
-        if free == 0 {
-            return Err(OutcomeStoreError::Full);
-        }
-        keys.retain(|known| known.agent() == key.agent());
-        // As in the store's own ledger: greedy agents settle at equal shares, and leave one for the next.
-        if keys.len() >= free {
-            return Err(OutcomeStoreError::AgentFull);
-        }
-        keys.retain(|known| known.digest().get(..WHO) == key.digest().get(..WHO));
-        if keys.len() < MAX_OPEN {
+        keys.retain(|known| known != key && lock(&self.spent).get(known).is_none_or(|until| *until <= in_force.now_s));
+        if fits(&keys, key).is_ok() {
             return Ok(());
         }
-        // Those that have run take no place.
-        let read = join_all(keys.iter().map(|key| self.store.read(key))).await;
-        let mut open = 0;
-        for (key, found) in keys.iter().zip(read) {
-            let entry = found?.and_then(|(_, content)| Entry::open(mac, key, &content));
-            open += usize::from(entry.is_some_and(|entry| entry.ran.is_none() && self.lasts(key, &entry, in_force)));
+        // What other replicas have run is only known from the entries.
+        let (own, others) = keys.into_iter().partition(|known| is_of_same(known, key));
+        let mut keys: Vec<_> = self.open(mac, own, in_force).await;
+        let others: Vec<_> = others;
+        keys.extend(others.iter().cloned());
+        if fits(&keys, key).is_err() && self.may_look(in_force.now_s) {
+            keys.truncate(keys.len() - others.len());
+            keys.extend(self.open(mac, others, in_force).await);
         }
-        if open < MAX_OPEN { Ok(()) } else { Err(OutcomeStoreError::AgentFull) }
+        fits(&keys, key)
+    }
+
+    /// Those of the requests that have not run or ended. What cannot be read counts.
+    async fn open(&self, mac: &HmacKey, keys: Vec<OutcomeKey>, in_force: InForce<'_>) -> Vec<OutcomeKey> {
+        let mut open = Vec::new();
+        for some in keys.chunks(READS) {
+            let read = join_all(some.iter().map(|key| self.store.read(key))).await;
+            for (key, found) in some.iter().zip(read) {
+                let is_open = match found.map(|found| found.and_then(|(_, content)| Entry::open(mac, key, &content))) {
+                    Err(_) => true,
+                    Ok(None) => false,
+                    Ok(Some(entry)) => match &entry.ran {
+                        Some(ran) => {
+                            self.note_spent(key, ran);
+                            false
+                        }
+                        None => self.lasts(key, &entry, in_force),
+                    },
+                };
+                open.extend(is_open.then(|| key.clone()));
+            }
+        }
+        open
+    }
+
+    /// Takes note of a call that has begun.
+    fn note_spent(&self, key: &OutcomeKey, ran: &Ran) {
+        let mut spent = lock(&self.spent);
+        if spent.len() < MAX_SPENT {
+            spent.insert(key.clone(), ran.until);
+        }
+    }
+
+    /// Whether all requests may be read to count them: that is a lot of work for a call that is refused.
+    fn may_look(&self, now_s: u64) -> bool {
+        let mut next = lock(&self.next_look);
+        let is_due = now_s >= *next;
+        if is_due {
+            *next = now_s.saturating_add(LOOK_EVERY_S);
+        }
+        is_due
     }
 
     fn turn(&self, key: &OutcomeKey) -> Arc<tokio::sync::Mutex<()>> {
@@ -417,6 +458,24 @@ impl fmt::Debug for Approvals {
 
 fn needs<'a>(entry: &'a Entry, in_force: InForce<'a>) -> impl Iterator<Item = Need<'a>> {
     entry.needs.iter().filter_map(move |name| in_force.policy.approval(name)).map(Need::from)
+}
+
+/// Whether both are of one agent and subject.
+fn is_of_same(one: &OutcomeKey, other: &OutcomeKey) -> bool {
+    one.agent() == other.agent() && one.digest().get(..WHO) == other.digest().get(..WHO)
+}
+
+/// Whether `key` fits beside these.
+fn fits(keys: &[OutcomeKey], key: &OutcomeKey) -> Result<(), OutcomeStoreError> {
+    let free = MAX_REQUESTS.saturating_sub(keys.len());
+    let of_agent = keys.iter().filter(|known| known.agent() == key.agent()).count();
+    let of_subject = keys.iter().filter(|known| is_of_same(known, key)).count();
+    match free {
+        0 => Err(OutcomeStoreError::Full),
+        // As in the store's own ledger: greedy agents settle at equal shares, and leave one for the next.
+        _ if of_agent >= free || of_subject >= MAX_OPEN => Err(OutcomeStoreError::AgentFull),
+        _ => Ok(()),
+    }
 }
 
 /// What it needs, and how much of that there is.
@@ -478,11 +537,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const MAX_PARAMS: usize = 32 * 1024;
 /// How many requests of one agent and subject wait, are approved, or are denied.
 const MAX_OPEN: usize = 10;
-/// How many requests there are in all; those that have run are kept for a while.
+/// How many requests there are in all, besides those that have run.
 const MAX_REQUESTS: usize = 512;
+/// How many of those that have run are known. What is not known to have run takes a place.
+const MAX_SPENT: usize = 8_192;
+/// How often all requests are read to find those that other replicas have run, at most, in seconds.
+const LOOK_EVERY_S: u64 = 10;
+/// How many requests are read at a time.
+const READS: usize = 8;
 /// How many requests a page of `rpc.approvals` looks at, and as how many further calls that is charged.
 const PAGE: usize = 32;
-pub(super) const CALLS_PER_PAGE: usize = 4;
+pub(super) const CALLS_PER_PAGE: usize = PAGE;
 /// How many requests whose calls have begun are remembered, so that nobody can write their approvals back.
 const MAX_BEGUN: usize = 4_096;
 /// How often a request is looked at again because another replica has changed it.

@@ -11,7 +11,7 @@ use super::entry::{Denied, Entry, Given, Who, persons};
 use super::standing::{Standing, Vote};
 use super::text::digest;
 use super::unapproved::Needed;
-use super::{APPROVE, ATTEMPTS, Approvals, InForce, MAX_KEPT, PAGE, WHAT, WHO, deadline, id, needed, needs};
+use super::{APPROVE, ATTEMPTS, Approvals, InForce, MAX_KEPT, PAGE, READS, WHAT, WHO, deadline, id, needed, needs};
 use crate::auth::{Caller, Evidence, OutcomeKey, OutcomeStoreError};
 use crate::jose::b64;
 use crate::name::Name;
@@ -189,21 +189,21 @@ impl Approvals {
         keys.sort();
         let next = keys.get(PAGE.saturating_sub(1)).filter(|_| keys.len() > PAGE).map(|(position, _)| position.clone());
         keys.truncate(PAGE);
-        let read = join_all(keys.iter().map(|(_, key)| self.store.read(key))).await;
-        let mut approvals = Vec::new();
-        for ((_, key), found) in keys.iter().zip(read) {
-            let Some((_, content)) = found.map_err(|_| unavailable())? else { continue };
-            let entry = Entry::open(&mac, key, &content);
-            approvals.extend(
-                entry
-                    .filter(|entry| may_see(entry, caller, in_force))
-                    .map(|entry| self.summarized(key, &entry, in_force)),
-            );
+        let (mut approvals, mut unread) = (Vec::new(), 0_usize);
+        for some in keys.chunks(READS) {
+            let read = join_all(some.iter().map(|(_, key)| self.store.read(key))).await;
+            for ((_, key), found) in some.iter().zip(read) {
+                let Ok(found) = found else {
+                    unread += 1;
+                    continue;
+                };
+                let entry = found.and_then(|(_, content)| Entry::open(&mac, key, &content));
+                let entry = entry.filter(|entry| may_see(entry, caller, in_force));
+                approvals.extend(entry.map(|entry| self.summarized(key, &entry, in_force)));
+            }
         }
-        let page = match next {
-            Some(next) => json!({ "approvals": approvals, "next": next }),
-            None => json!({ "approvals": approvals }),
-        };
+        // Nobody can be kept from seeing the others.
+        let page = Page { approvals, next, unread };
         to_raw_value(&page).map_err(RpcError::internal)
     }
 
@@ -248,6 +248,21 @@ fn state(standing: Standing, entry: &Entry) -> &'static str {
         (Standing::Approved { .. }, None, None) => "approved",
         (Standing::Expired, None, None) => "expired",
     }
+}
+
+/// A page of the list.
+#[derive(Debug, Serialize)]
+struct Page {
+    approvals: Vec<Summary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    /// How many requests could not be read, whoever may see them.
+    #[serde(skip_serializing_if = "is_none")]
+    unread: usize,
+}
+
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// A request in a list.

@@ -35,6 +35,11 @@ pub(super) enum Fault {
 pub(super) struct Store {
     entries: LocalOutcomes,
     faults: Mutex<VecDeque<Fault>>,
+    /// Nothing of this agent can be read.
+    unreadable: Mutex<Option<Name>>,
+    /// How many entries are being read, and how many have been at once.
+    reading: AtomicUsize,
+    most_reading: AtomicUsize,
 }
 
 impl Store {
@@ -112,7 +117,13 @@ impl OutcomeStore for Store {
 
     fn read<'a>(&'a self, key: &'a OutcomeKey) -> BoxFuture<'a, Result<Option<(u64, Bytes)>, OutcomeStoreError>> {
         async move {
+            if self.unreadable.lock().unwrap().as_ref() == Some(key.agent()) {
+                return Err(OutcomeStoreError::Unavailable);
+            }
+            let reading = self.reading.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most_reading.fetch_max(reading, Ordering::SeqCst);
             tokio::task::yield_now().await;
+            self.reading.fetch_sub(1, Ordering::SeqCst);
             self.entries.read(key).await
         }
         .boxed()
@@ -327,7 +338,7 @@ async fn a_caller_that_has_used_up_its_share_can_be_denied_and_may_run_what_was_
     for is_denied in [true, false] {
         let replicas = Replicas::over(LocalOutcomes::new(1_000, 64 * 1024));
         let id = replicas.approved().await;
-        let (mut number, mut bytes) = (0_u32, 32 * 1024);
+        let (mut number, mut bytes) = (0_u32, 16 * 1024);
         while bytes > 0 {
             let key = OutcomeKey::new(Name::new("ann").unwrap(), &number.to_be_bytes());
             let content = Bytes::from(vec![b'x'; bytes]);
@@ -355,7 +366,6 @@ async fn a_caller_that_has_used_up_its_share_can_be_denied_and_may_run_what_was_
 #[tokio::test]
 async fn callers_wait_with_few_requests_and_leave_room_for_others() {
     let (desk, _) = desk();
-    let large = |amount: usize| format!(r#"{{"to":"al","amount":{amount}}}"#);
     for amount in 0..10 {
         pending(&echo(&desk, &large(100 + amount)).await);
     }
@@ -375,23 +385,64 @@ async fn callers_wait_with_few_requests_and_leave_room_for_others() {
     pending(&echo(&desk, &large(110)).await);
     assert_eq!(echo(&desk, &large(111)).await["error"]["code"], -32013);
 
-    let on_behalf = |subject: usize| {
-        desk.agent_with("ann", |request| {
-            request.subject = format!("user-{subject}");
-            request.actor = Some("ann".to_owned());
-        })
-    };
     let mut made = 11;
     let refused = loop {
         desk.clock.advance_ms(20);
-        let answer = ask(&desk, &on_behalf(made), "desk/echo", LARGE).await;
+        let answer = ask(&desk, &on_behalf(&desk, made), "desk/echo", LARGE).await;
         if answer["error"]["code"] != -32018 {
             break answer;
         }
         made += 1;
     };
-    assert_eq!((&refused["error"]["data"]["scope"], made), (&json!("approvals"), 256), "{refused}");
+    assert_eq!((&refused["error"]["data"]["scope"], made), (&json!("approvals"), 257), "{refused}");
     pending(&ask(&desk, &desk.agent("bob", &["worker"]), "desk/echo", LARGE).await);
+}
+
+fn large(amount: usize) -> String {
+    json!({ "to": "al", "amount": amount }).to_string()
+}
+
+/// What has run is kept for half an hour, and whoever pays often has many of these.
+#[tokio::test]
+async fn requests_that_have_run_take_no_place_at_any_replica() {
+    let replicas = Replicas::new();
+    let [first, second] = &replicas.desks;
+    for amount in 100..400 {
+        replicas.advance_ms(200);
+        approve_by_both(first, &pending(&echo(first, &large(amount)).await)).await;
+        assert_eq!(echo(first, &large(amount)).await["result"]["amount"], amount);
+    }
+    // More than half of all places, if they had any; and this replica has run none of them.
+    replicas.store.most_reading.store(0, Ordering::SeqCst);
+    pending(&ask(second, &first.agent("ann", &["worker"]), "desk/echo", &large(1_000)).await);
+    assert!(replicas.store.most_reading.load(Ordering::SeqCst) <= 8);
+    pending(&echo(first, &large(1_001)).await);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_keeps_nobody_from_seeing_the_rest() {
+    let replicas = Replicas::new();
+    let desk = &replicas.desks[0];
+    for number in 0..12 {
+        pending(&ask(desk, &on_behalf(desk, number), "desk/echo", LARGE).await);
+    }
+    let bob = pending(&ask(desk, &desk.agent("bob", &["worker"]), "desk/echo", LARGE).await);
+    let listed = async || ask(desk, &approver(desk, "tess"), "rpc.approvals", "{}").await["result"].clone();
+    replicas.store.most_reading.store(0, Ordering::SeqCst);
+    let all = listed().await;
+    assert_eq!((all["approvals"].as_array().unwrap().len(), all.get("unread")), (13, None), "{all}");
+    assert!(replicas.store.most_reading.load(Ordering::SeqCst) <= 8);
+    *replicas.store.unreadable.lock().unwrap() = Some(Name::new("ann").unwrap());
+    let some = listed().await;
+    assert_eq!((some["approvals"].as_array().unwrap().len(), &some["unread"]), (1, &json!(12)), "{some}");
+    assert_eq!(some["approvals"][0]["id"], bob);
+}
+
+fn on_behalf(desk: &Desk, subject: usize) -> Agent {
+    desk.agent_with("ann", |request| {
+        request.subject = format!("user-{subject}");
+        request.actor = Some("ann".to_owned());
+    })
 }
 
 /// SPEC.md §6.3: what people cannot read is not approved.
