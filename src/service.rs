@@ -833,7 +833,14 @@ impl Inner {
             return (Authorized::Known(known), decision, None);
         }
         let in_force = InForce { policy, verifier: &self.verifier, now_s: now_ms / 1000 };
-        match approvals.ask(&call, &decision.approvals, decision.rule.as_ref(), in_force).await {
+        let asked = tokio::select! {
+            biased;
+            () = call.message.open.deadline(&*self.clock) => None,
+            asked = approvals.ask(&call, &decision.approvals, decision.rule.as_ref(), in_force) => Some(asked),
+        };
+        // Its caller has gone, and must not hold up those behind it.
+        let Some(asked) = asked else { return (Authorized::Denied(Some(Refusal::Deadline)), decision, None) };
+        match asked {
             Ok(ticket) => {
                 let (id, approvers) = (Some(ticket.id()), ticket.approvers().to_vec());
                 let record = ApprovalRecord { id, state: "approved".to_owned(), approvers };

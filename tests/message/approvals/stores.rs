@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,6 +37,8 @@ pub(super) struct Store {
     faults: Mutex<VecDeque<Fault>>,
     /// Nothing of this agent can be read.
     unreadable: Mutex<Option<Name>>,
+    /// No list is ever answered.
+    is_silent: AtomicBool,
     /// How many entries are being read, and how many have been at once.
     reading: AtomicUsize,
     most_reading: AtomicUsize,
@@ -130,7 +132,7 @@ impl OutcomeStore for Store {
     }
 
     fn approvals(&self) -> BoxFuture<'_, Result<Vec<OutcomeKey>, OutcomeStoreError>> {
-        self.entries.approvals()
+        if self.is_silent.load(Ordering::SeqCst) { std::future::pending().boxed() } else { self.entries.approvals() }
     }
 }
 
@@ -360,6 +362,27 @@ async fn a_caller_that_has_used_up_its_share_can_be_denied_and_may_run_what_was_
         replicas.echo(1).await;
         assert_eq!(replicas.runs(), usize::from(!is_denied));
     }
+}
+
+/// However many calls of one agent wait for a silent store, one behind the other.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_asks_for_approval_is_answered_by_its_deadline() {
+    let replicas = Replicas::new();
+    let desk = &replicas.desks[0];
+    replicas.store.is_silent.store(true, Ordering::SeqCst);
+    let letter = |amount| {
+        let ann = desk.agent("ann", &["worker"]);
+        let reply = format!("{}r1", desk.endpoint.inbox(&ann.name));
+        let (subject, echo) = (desk.endpoint.subject(&ann.name), call("desk/echo", &large(amount)));
+        desk.letter_to(&ann, &subject, &reply, &echo, Some(Duration::from_secs(2)))
+    };
+    let letters = [letter(100), letter(101), letter(102)];
+    let all = join_all(letters.iter().map(|letter| send(desk, letter)));
+    for answer in tokio::time::timeout(Duration::from_secs(4), all).await.unwrap() {
+        assert_eq!(answer["error"]["code"], -32003, "{answer}");
+    }
+    replicas.store.is_silent.store(false, Ordering::SeqCst);
+    pending(&echo(desk, &large(100)).await);
 }
 
 /// SPEC.md §6.3: ten of one agent and subject, and as many of an agent as leave as much room for others.
