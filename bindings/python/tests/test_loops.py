@@ -369,17 +369,18 @@ def test_memory_does_not_grow_with_calls(stage):
                 for _ in range(number // 50):
                     await asyncio.gather(*(bus.call("site", "site/add", a=1, b=1) for _ in range(50)))
 
-            await calls(500)
+            # Fewer than an agent may make at once, all in all: a released client makes them within a second.
+            await calls(300)
             gc.collect()
             tracemalloc.start()
             try:
                 first, _ = tracemalloc.get_traced_memory()
-                await calls(2_000)
+                await calls(1_200)
                 gc.collect()
                 last, _ = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-            assert last - first < 100_000, (first, last)
+            assert last - first < 60_000, (first, last)
             assert not bus._bridge._pending and bus._bridge.mailbox.under_way() == 0
 
     run(main)
