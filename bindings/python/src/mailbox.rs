@@ -95,11 +95,16 @@ impl Mailbox {
         Err(PyOSError::new_err("there is nothing that a selector could watch"))
     }
 
-    /// Waits until there is something to take, for `seconds` at most. Other threads of Python run meanwhile.
+    /// Waits until there is something to take, for `seconds` at most. Other threads of Python run meanwhile. `sealwire.Closed` if there is
+    /// nothing and the interpreter ends.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let shared = self.0.get(py)?;
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        Ok(py.detach(|| shared.wait(limit)))
+        match runtime::wait(py, || shared.wait(limit)) {
+            Some(has_arrived) => Ok(has_arrived),
+            None if shared.has_arrived() => Ok(true),
+            None => Err(Failure::given_up().to_error(py)),
+        }
     }
 
     /// Everything that has arrived, as `(id, failed, payload)`.
@@ -210,10 +215,13 @@ impl Shared {
     }
 
     fn wait(&self, limit: Duration) -> bool {
-        let is_empty = |state: &mut State| state.events.is_empty() && !state.is_closed;
-        let waited = self.arrived.wait_timeout_while(self.lock(), limit, is_empty);
+        let waited = self.arrived.wait_timeout_while(self.lock(), limit, |state| !state.has_arrived());
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        !state.events.is_empty() || state.is_closed
+        state.has_arrived()
+    }
+
+    fn has_arrived(&self) -> bool {
+        self.lock().has_arrived()
     }
 
     fn take(&self) -> Vec<(u64, Event)> {
@@ -242,6 +250,11 @@ impl Shared {
 }
 
 impl State {
+    /// Something can be taken, or nothing will come any more.
+    fn has_arrived(&self) -> bool {
+        !self.events.is_empty() || self.is_closed
+    }
+
     fn remove(&mut self, id: u64) -> Option<Work> {
         let work = self.under_way.remove(&id)?;
         self.bytes = self.bytes.saturating_sub(work.bytes);

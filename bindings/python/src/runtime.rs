@@ -1,9 +1,10 @@
 //! The one runtime of the process: started with the first use, ended when the interpreter ends, and dead in a forked child.
 //! Never attaches one of its threads to the interpreter.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -12,8 +13,12 @@ use tokio::runtime::{Builder, Handle, Runtime};
 static STARTED: OnceLock<Handle> = OnceLock::new();
 static OWNED: Mutex<Option<Runtime>> = Mutex::new(None);
 static FORKED: AtomicBool = AtomicBool::new(false);
+static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// How long the end of the interpreter may wait for tasks that do not let go.
+/// How many threads of Python are in [`wait`].
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// How long the end of the interpreter may wait for tasks that do not let go, and then for threads that do not come back.
 const STOPPED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many threads there are unless `SEALWIRE_THREADS` says otherwise, and the most that it may say.
@@ -69,6 +74,17 @@ pub(crate) fn after_fork() {
     }
 }
 
+/// Lets other threads of Python run while this one waits, for a fraction of a second at most. `None` once the interpreter ends.
+///
+/// Until Python 3.13, a thread that comes back to an interpreter which is gone is ended where it stands, by unwinding its stack. Through our
+/// frames that is a crash if the library has an unwinder of its own, as portable wheels do. So none is in them when the interpreter goes.
+pub(crate) fn wait<T: Send>(py: Python<'_>, waits: impl FnOnce() -> T + Send) -> Option<T> {
+    WAITING.fetch_add(1, Ordering::SeqCst);
+    let waited = (!ENDING.load(Ordering::SeqCst)).then(|| py.detach(waits));
+    WAITING.fetch_sub(1, Ordering::SeqCst);
+    waited
+}
+
 /// Called when the interpreter ends: calls under way are dropped, and with them told to the services.
 #[pyfunction]
 pub(crate) fn shutdown(py: Python<'_>) {
@@ -76,9 +92,15 @@ pub(crate) fn shutdown(py: Python<'_>) {
     if is_forked() {
         return;
     }
+    ENDING.store(true, Ordering::SeqCst);
     let runtime = OWNED.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(runtime) = runtime {
         py.detach(|| runtime.shutdown_timeout(STOPPED_WITHIN));
+    }
+    let until = Instant::now() + STOPPED_WITHIN;
+    while WAITING.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+        // They come back as soon as this thread lets them.
+        py.detach(|| thread::sleep(Duration::from_millis(1)));
     }
 }
 

@@ -99,7 +99,11 @@ class Bridge:
 
 def _tell(loop: Any, bridge: Any, mailbox: Mailbox) -> None:
     while True:
-        arrived = mailbox.wait(SLICE_S)
+        try:
+            arrived = mailbox.wait(SLICE_S)
+        except _errors.Closed:
+            # The interpreter ends.
+            return
         running, to = loop(), bridge()
         if running is None or to is None:
             return

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Union, cast
 
-from . import _bridge
+from . import _bridge, _errors
 from ._core import Mailbox, TokenFunction, TokenQuestion
 
 #: Returns an access token each time that it is called.
@@ -69,7 +69,11 @@ async def _await(source: Callable[[], Awaitable[Any]], question: TokenQuestion) 
 
 def _ask(source: Callable[[], Any], mailbox: Mailbox) -> None:
     while True:
-        mailbox.wait(_NAP_S)
+        try:
+            mailbox.wait(_NAP_S)
+        except _errors.Closed:
+            # The interpreter ends.
+            return
         for _, _, question in mailbox.take():
             if question is None:
                 return
