@@ -21,7 +21,8 @@ use crate::when;
 Examples:
   sealwire approvals approve bank planner.Zk3mXw0fQ2a1yq7V9tBcD8eRhK4s
   sealwire approvals approve bank planner.Zk3mXw0fQ2a1yq7V9tBcD8eRhK4s \\
-      --reason 'invoice 17 is due' --digest mGWQLELV8A7e28PlkJfBz9e5XDH03RKo3DvAG6GyWpg")]
+      --reason 'invoice 17 is due' \\
+      --digest mGWQLELV8A7e28PlkJfBz9e5XDH03RKo3DvAG6GyWpg")]
 pub(crate) struct Approve {
     #[command(flatten)]
     decision: Decision,
@@ -34,7 +35,8 @@ pub(crate) struct Approve {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sealwire approvals deny bank planner.Zk3mXw0fQ2a1yq7V9tBcD8eRhK4s --reason 'not our supplier'")]
+  sealwire approvals deny bank planner.Zk3mXw0fQ2a1yq7V9tBcD8eRhK4s \\
+      --reason 'not our supplier'")]
 pub(crate) struct Deny {
     #[command(flatten)]
     decision: Decision,
