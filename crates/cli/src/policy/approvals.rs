@@ -18,7 +18,8 @@ use crate::policies::{FOLDER, load};
 #[command(after_help = "\
 Examples:
   sealwire policy approvals
-  sealwire policy approvals /etc/sealwire/policies --json | jq '.approvals[].deciders'")]
+  sealwire policy approvals /etc/sealwire/policies --json \\
+      | jq '.approvals[].deciders'")]
 pub(crate) struct Approvals {
     /// The folder
     #[arg(value_name = "DIR", default_value = FOLDER)]

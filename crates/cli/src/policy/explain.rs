@@ -28,7 +28,7 @@ Examples:
   sealwire policy explain --agent planner --subject alice --method math/add \\
       --at 2026-03-01T22:00:00Z
   sealwire policy explain --agent planner --method math/add --at 'sun 03:00'
-  sealwire policy explain --agent teller --method bank/close \
+  sealwire policy explain --agent teller --method bank/close \\
       --params '{\"account\":\"a1\"}' --approved officer
   sealwire policy explain --dir /etc/sealwire/policies --agent ops \\
       --role operator --token-age 2m --method admin/drain-cache")]
