@@ -210,10 +210,14 @@ impl MethodPolicies {
         let request = self.request(&self.shape, facts, principal);
         let Some(request) = request else { return Decision::deny(Reason::EvaluationError) };
         let sets = groups.iter().map(|group| if fault.is_some() { &group.without_args } else { &group.enforced });
-        let liftable = groups.iter().filter(|_| self.has_liftable && fault.is_none()).map(|group| &group.liftable);
         let matched = self.matched(sets, &request, entities);
-        let lifted = self.matched(liftable, &request, entities);
-        let decision = self.judge(matched, lifted, facts.approved, principal.checked);
+        let decision = match self.has_liftable && fault.is_none() {
+            true => {
+                let liftable = self.matched(groups.iter().map(|group| &group.liftable), &request, entities);
+                self.judge_liftable(matched, liftable, facts.approved, principal.checked)
+            }
+            false => self.judge(matched, principal.checked),
+        };
         // Only callers who might call the method with other parameters are told what is wrong with these.
         match fault {
             Some(fault) if decision.is_allow() => Decision::deny(fault.clone()),
@@ -321,45 +325,51 @@ impl MethodPolicies {
         Entities::from_entities([principal].into_iter().chain(self.hierarchy.clone()), None).ok()
     }
 
-    /// What these rules decide together, the `liftable` ones beside the others.
-    fn judge(
-        &self,
-        matched: Matched<'_>,
-        liftable: Matched<'_>,
-        approved: &[&str],
-        checked: &CheckedPolicy,
-    ) -> Decision {
-        let Matched { mut failed, mut denying, allowing } = matched;
-        failed.extend(liftable.failed);
-        let approval = |position: &Option<&usize>| checked.rules.get(*(*position)?)?.approval();
-        let is_held = |position: &&Option<&usize>| !approval(position).is_some_and(|name| approved.contains(&name));
-        let held: Vec<Option<&usize>> = liftable.denying.iter().filter(is_held).copied().collect();
-        // Nobody learns that a call waits for an approval which would be denied with it, too.
-        let is_waiting = denying.is_empty() && !allowing.is_empty();
-        // The rule that is named is one that no approval lifts, if there is one.
-        if denying.is_empty() && !is_waiting {
-            denying.extend(&held);
-        }
+    /// What these rules decide together.
+    fn judge(&self, matched: Matched<'_>, checked: &CheckedPolicy) -> Decision {
+        let Matched { failed, denying, allowing } = matched;
         // Cedar skips a policy that fails. A skipped forbid would allow, so any failure denies.
         let (matched, verdict, reason) = if !failed.is_empty() {
             (failed, Verdict::Deny, Reason::EvaluationError)
         } else if !denying.is_empty() {
             (denying, Verdict::Deny, Reason::ForbiddenBy)
-        } else if !held.is_empty() {
-            (held, Verdict::Deny, Reason::ApprovalRequired)
         } else if !allowing.is_empty() {
             (allowing, Verdict::Allow, Reason::AllowedBy)
         } else {
             return self.unmatched();
         };
-        let mut decision = found(matched.into_iter().flatten().min().copied(), verdict, reason, checked);
-        if is_waiting && decision.reason != Reason::EvaluationError {
-            let mut needed = liftable.denying;
-            needed.sort_unstable();
-            for name in needed.iter().filter_map(approval) {
-                if !decision.approvals.iter().any(|known| known == name) {
-                    decision.approvals.push(name.to_owned());
-                }
+        found(matched.into_iter().flatten().min().copied(), verdict, reason, checked)
+    }
+
+    /// The same, with the `liftable` ones beside the others.
+    fn judge_liftable<'a>(
+        &self,
+        mut matched: Matched<'a>,
+        liftable: Matched<'a>,
+        approved: &[&str],
+        checked: &CheckedPolicy,
+    ) -> Decision {
+        matched.failed.extend(liftable.failed);
+        let approval = |position: &Option<&usize>| checked.rules.get(*(*position)?)?.approval();
+        let is_held = |position: &&Option<&usize>| !approval(position).is_some_and(|name| approved.contains(&name));
+        let held: Vec<Option<&usize>> = liftable.denying.iter().filter(is_held).copied().collect();
+        // Nobody learns that a call waits for an approval which would be denied with it, too.
+        if !matched.failed.is_empty() || !matched.denying.is_empty() || matched.allowing.is_empty() {
+            // The rule that is named is one that no approval lifts, if there is one.
+            if matched.denying.is_empty() {
+                matched.denying = held;
+            }
+            return self.judge(matched, checked);
+        }
+        let mut decision = match held.into_iter().flatten().min() {
+            Some(first) => found(Some(*first), Verdict::Deny, Reason::ApprovalRequired, checked),
+            None => self.judge(matched, checked),
+        };
+        let mut needed = liftable.denying;
+        needed.sort_unstable();
+        for name in needed.iter().filter_map(approval) {
+            if !decision.approvals.iter().any(|known| known == name) {
+                decision.approvals.push(name.to_owned());
             }
         }
         decision
