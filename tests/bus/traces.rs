@@ -166,7 +166,8 @@ async fn a_caller_that_sets_its_flag_on_each_call_is_recorded_within_a_rate_and_
     while ask(&desk, &ann, &call("desk/parent", "[]"), Some(PARENT)).await.contains("-01\"") {}
     traces.close().await;
     let (exported, ignored) = (counts()["exported"], counts()["flags_ignored_total"]);
-    assert!((12..=12 + 10 * (seconds + 2)).contains(&exported), "{exported} in {seconds} s");
+    // Ten at once of one, one of the other.
+    assert!((11..=12 + 10 * (seconds + 2)).contains(&exported), "{exported} in {seconds} s");
     assert!(exported + ignored >= 302, "{exported} {ignored}");
     let Some(spans) = collector.spans() else { return };
     assert!(spans.iter().any(|span| span["attributes"]["sealwire.agent"] == "bob"));
