@@ -97,12 +97,15 @@ mod tests {
         let scopes = quota.split_once("fn label(self)").unwrap().1.split_once("\n    }\n").unwrap().0;
         let decision = read("src/policy/engine/decision.rs");
         let reasons = decision.split_once("pub fn label(&self)").unwrap().1.split_once("\n    }\n").unwrap().0;
+        let unapproved = read("src/service/approvals/unapproved.rs");
+        let states = unapproved.split_once("pub fn label(&self)").unwrap().1.split_once("\n    }\n").unwrap().0;
         let counted = [read("src/service/control.rs"), read("src/service.rs")].concat();
         let counted =
             counted.split("counters.refused(\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned());
         let entry = refusals.split_once("ENTRY_LABEL: &'static str = \"").unwrap().1.split('"').next().unwrap();
         let quoted = |text: &str| text.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-        let words = [table, scopes, reasons].into_iter().flat_map(quoted).chain(counted).chain([entry.to_owned()]);
+        let words =
+            [table, scopes, reasons, states].into_iter().flat_map(quoted).chain(counted).chain([entry.to_owned()]);
         words.filter(|word| !["allowed_by", "open"].contains(&word.as_str())).collect()
     }
 
