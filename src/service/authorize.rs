@@ -96,12 +96,7 @@ impl PolicySet {
     /// The call and [`Denied`] when no rule allows it, a rule forbids it, or a rule could not be evaluated. The
     /// [`Decision`] goes to the log and the counters in either case.
     pub fn authorize(&self, call: Call, now_ms: u64) -> (Result<Permitted, (Call, Denied)>, Decision) {
-        let decision = self.decide(&Question {
-            caller: call.caller(),
-            method: call.method(),
-            params: call.params().map(crate::rpc::Params::raw),
-            now_ms,
-        });
+        let decision = self.decide(&question(&call, now_ms));
         (self.permit(call, &decision), decision)
     }
 
@@ -112,14 +107,8 @@ impl PolicySet {
         ticket: Ticket,
         now_ms: u64,
     ) -> (Result<Withheld, (Call, Denied)>, Decision) {
-        let question = Question {
-            caller: call.caller(),
-            method: call.method(),
-            params: call.params().map(crate::rpc::Params::raw),
-            now_ms,
-        };
         let approved: Vec<&str> = ticket.names().iter().map(String::as_str).collect();
-        let decision = self.decide_approved(&question, &approved);
+        let decision = self.decide_approved(&question(&call, now_ms), &approved);
         (self.permit(call, &decision).map(|permitted| Withheld { permitted, ticket: Box::new(ticket) }), decision)
     }
 
@@ -131,4 +120,9 @@ impl PolicySet {
             Err((call, Denied(())))
         }
     }
+}
+
+fn question(call: &Call, now_ms: u64) -> Question<'_> {
+    let params = call.params().map(crate::rpc::Params::raw);
+    Question { caller: call.caller(), method: call.method(), params, now_ms }
 }
