@@ -111,6 +111,16 @@ impl OutcomeKey {
         Self { is_approval: false, agent, digest: crate::jose::sha256_b64(scope) }
     }
 
+    /// What belongs to these parts and to no others.
+    pub(crate) fn scope(parts: &[&str]) -> Vec<u8> {
+        parts.iter().fold(Vec::new(), |mut scope, part| {
+            // With their lengths, so that no two lists of parts give the same bytes.
+            scope.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            scope.extend_from_slice(part.as_bytes());
+            scope
+        })
+    }
+
     /// The key of an approval for a call of `agent`. `None` if `place` is not of 1 to 64 characters of base64url: it becomes part of a
     /// subject.
     #[must_use]

@@ -24,7 +24,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::calls::{APPROVE, Call, MAX_KEPT};
-use crate::auth::{Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier};
+use crate::auth::{Caller, Claimed, Evidence, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier};
 use crate::jose::b64;
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
@@ -183,7 +183,7 @@ impl Approvals {
                 }
             };
             match made {
-                Ok(entry) => return Err(self.pending(&key, &entry, in_force, |_| true)),
+                Ok(entry) => return Err(pending(&key, &entry, in_force, &standing_of(&entry, in_force, &entry.given))),
                 Err(OutcomeStoreError::Taken) => {}
                 Err(error) => return Err(Unapproved::Store(error)),
             }
@@ -212,15 +212,16 @@ impl Approvals {
             return Ok(Err(entry));
         }
         // Signatures are only worth checking if enough are said to be there.
-        if matches!(self.standing(&entry, in_force, |_| true).0, Standing::Pending { .. }) {
-            return Err(self.pending(key, &entry, in_force, |_| true));
+        let claimed = standing_of(&entry, in_force, &entry.given);
+        if matches!(claimed.0, Standing::Pending { .. }) {
+            return Err(pending(key, &entry, in_force, &claimed));
         }
         if let Some((_, Ran { at, message, .. })) = lock(&self.begun).get(&entry.ask) {
             return Err(Unapproved::Run { id, at: *at, message: message.clone() });
         }
         // The text is made of this very call: what the store says that it is about does not count.
         let digest = digest(&wanted.text(&entry.ask, entry.asked_at));
-        let holds = |given: &Given| {
+        let holds = |given: &&Given| {
             let verdict = self.judge(given, &id, &digest, wanted.who, in_force);
             if let Err(reason) = &verdict
                 && let Some(suppressed) = self.lines.check(key.agent())
@@ -232,17 +233,17 @@ impl Approvals {
             }
             verdict.is_ok()
         };
-        let (standing, _, counted) = self.standing(&entry, in_force, holds);
-        match standing {
+        let judged = standing_of(&entry, in_force, entry.given.iter().filter(holds));
+        match judged.0 {
             Standing::Approved { until } => {
-                let approvers = counted.iter().map(|vote| vote.agent.to_owned()).collect();
+                let approvers = judged.2.iter().map(|vote| vote.agent.to_owned()).collect();
                 let within_s = needs.iter().filter_map(|name| in_force.policy.approval(name));
                 let within_s = within_s.map(|approval| approval.within().as_secs()).max().unwrap_or_default();
                 let (key, names) = (key.clone(), needs.to_vec());
                 Ok(Ok(Ticket { key, revision, entry, names, approvers, until, within_s }))
             }
             // Not written anywhere: another replica may have keys that this one does not have yet.
-            Standing::Pending { .. } | Standing::Expired => Err(self.pending(key, &entry, in_force, holds)),
+            Standing::Pending { .. } | Standing::Expired => Err(pending(key, &entry, in_force, &judged)),
         }
     }
 
@@ -281,22 +282,36 @@ impl Approvals {
 
     /// Whether this is what an approver signed, and the approver may approve it, as far as this replica can tell now.
     fn judge(&self, given: &Given, id: &str, digest: &str, who: &Who, in_force: InForce<'_>) -> Result<(), String> {
-        let InForce { policy, verifier, now_s } = in_force;
-        let attested = verifier.attest(&given.evidence, &self.endpoint, APPROVE, now_s);
-        let (approver, at) = attested.map_err(|error| error.to_string())?;
+        let signer = self.signer(&given.evidence, in_force)?;
+        Self::judge_signed(given, &signer, (id, digest), who, in_force.policy)
+    }
+
+    /// Who signed this, and when.
+    fn signer(&self, evidence: &Evidence, in_force: InForce<'_>) -> Result<(Caller, u64), String> {
+        let attested = in_force.verifier.attest(evidence, &self.endpoint, APPROVE, in_force.now_s);
+        attested.map_err(|error| error.to_string())
+    }
+
+    fn judge_signed(
+        given: &Given,
+        (approver, at): &(Caller, u64),
+        (id, digest): (&str, &str),
+        who: &Who,
+        policy: &PolicySet,
+    ) -> Result<(), String> {
         let params = signed_params(&given.evidence).ok_or("it is another message")?;
         let signed: Approve = Params::decode(Some(&params)).map_err(|error| error.to_string())?;
         let is_this = (signed.id.as_str(), signed.digest.as_str(), signed.approval.as_deref())
             == (id, digest, Some(given.approval.as_str()))
             && signed.decision == Verdict::Approve;
-        let is_who = (&approver.agent, &approver.subject, at) == (&given.agent, &given.subject, given.at);
+        let is_who = (&approver.agent, &approver.subject, *at) == (&given.agent, &given.subject, given.at);
         if !is_this || !is_who {
             return Err("it approves something else".to_owned());
         }
-        policy.may_decide(&given.approval, &approver, &who.requester()).map_err(|error| error.to_string())?;
+        policy.may_decide(&given.approval, approver, &who.requester()).map_err(|error| error.to_string())?;
         // Whoever may no longer decide anything has not decided this either.
         let now_ms = at.saturating_mul(1000);
-        let question = Question { caller: &approver, method: APPROVE, params: Some(params.raw()), now_ms };
+        let question = Question { caller: approver, method: APPROVE, params: Some(params.raw()), now_ms };
         if policy.decide(&question).is_allow() { Ok(()) } else { Err(format!("its approver may not call {APPROVE}")) }
     }
 
@@ -308,47 +323,17 @@ impl Approvals {
             (None, Some(denied)) => now < denied.until,
             // An approval that no longer holds has started no clock.
             (None, None) => {
-                !matches!(self.standing(entry, in_force, |_| true).0, Standing::Expired)
-                    || !matches!(self.standing(entry, in_force, self.holds(key, entry, in_force)).0, Standing::Expired)
+                standing_of(entry, in_force, &entry.given).0 != Standing::Expired
+                    || self.judged(key, entry, in_force).0 != Standing::Expired
             }
         }
     }
 
-    /// Which approvals hold, for what the entry says that it is about.
-    fn holds(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> impl Fn(&Given) -> bool {
+    /// The standing by the approvals that hold, for what the entry says that it is about.
+    fn judged<'a>(&self, key: &OutcomeKey, entry: &'a Entry, in_force: InForce<'a>) -> Judged<'a> {
         let (id, digest) = (id(key), digest(&entry.text));
-        move |given| self.judge(given, &id, &digest, &entry.who, in_force).is_ok()
-    }
-
-    fn standing<'a>(
-        &self,
-        entry: &'a Entry,
-        in_force: InForce<'a>,
-        holds: impl Fn(&Given) -> bool,
-    ) -> (Standing, Vec<usize>, Vec<Vote<'a>>) {
-        let needs: Vec<_> = needs(entry, in_force).collect();
-        let votes =
-            entry.given.iter().filter(|given| holds(given)).map(|given| given.vote(&entry.needs, in_force.policy));
-        let judged = standing(&needs, votes, entry.asked_at, in_force.now_s, in_force.verifier.window().skew_s);
-        // One that the policy no longer has can never be given.
-        if needs.len() < entry.needs.len() { (Standing::Expired, judged.1, judged.2) } else { judged }
-    }
-
-    fn pending(
-        &self,
-        key: &OutcomeKey,
-        entry: &Entry,
-        in_force: InForce<'_>,
-        holds: impl Fn(&Given) -> bool,
-    ) -> Unapproved {
-        let (standing, have, _) = self.standing(entry, in_force, holds);
-        Unapproved::Pending(Pending {
-            id: id(key),
-            state: "pending",
-            needs: needed(entry, in_force, have),
-            deadline: deadline(standing, entry),
-            retry_after_ms: RETRY_AFTER_MS,
-        })
+        let holds = |given: &&Given| self.judge(given, &id, &digest, &entry.who, in_force).is_ok();
+        standing_of(entry, in_force, entry.given.iter().filter(holds))
     }
 
     /// Stores a request; `revision` is that of what it replaces, 0 for nothing.
@@ -384,19 +369,17 @@ impl Approvals {
             return Ok(());
         }
         // What other replicas have run is only known from the entries.
-        let (own, others) = keys.into_iter().partition(|known| is_of_same(known, key));
-        let mut keys: Vec<_> = self.open(mac, own, in_force).await;
-        let others: Vec<_> = others;
-        keys.extend(others.iter().cloned());
+        let (own, others): (Vec<_>, Vec<_>) = keys.into_iter().partition(|known| is_of_same(known, key));
+        let own = self.open(mac, &own, in_force).await;
+        let mut keys = [&own[..], &others].concat();
         if fits(&keys, key).is_err() && self.may_look(in_force.now_s) {
-            keys.truncate(keys.len() - others.len());
-            keys.extend(self.open(mac, others, in_force).await);
+            keys = [own, self.open(mac, &others, in_force).await].concat();
         }
         fits(&keys, key)
     }
 
     /// Those of the requests that have not run or ended. What cannot be read counts.
-    async fn open(&self, mac: &HmacKey, keys: Vec<OutcomeKey>, in_force: InForce<'_>) -> Vec<OutcomeKey> {
+    async fn open(&self, mac: &HmacKey, keys: &[OutcomeKey], in_force: InForce<'_>) -> Vec<OutcomeKey> {
         let mut open = Vec::new();
         for some in keys.chunks(READS) {
             let read = join_all(some.iter().map(|key| self.store.read(key))).await;
@@ -456,6 +439,28 @@ impl fmt::Debug for Approvals {
     }
 }
 
+/// How far a request has come, how many approvals count for each need, and which these are.
+type Judged<'a> = (Standing, Vec<usize>, Vec<Vote<'a>>);
+
+/// The standing of a request if these of its approvals hold.
+fn standing_of<'a>(entry: &'a Entry, in_force: InForce<'a>, given: impl IntoIterator<Item = &'a Given>) -> Judged<'a> {
+    let needs: Vec<_> = needs(entry, in_force).collect();
+    let votes = given.into_iter().map(|given| given.vote(&entry.needs, in_force.policy));
+    let judged = standing(&needs, votes, entry.asked_at, in_force.now_s, in_force.verifier.window().skew_s);
+    // One that the policy no longer has can never be given.
+    if needs.len() < entry.needs.len() { (Standing::Expired, judged.1, judged.2) } else { judged }
+}
+
+fn pending(key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>, (standing, have, _): &Judged<'_>) -> Unapproved {
+    Unapproved::Pending(Pending {
+        id: id(key),
+        state: "pending",
+        needs: needed(entry, in_force, have),
+        deadline: deadline(*standing, entry),
+        retry_after_ms: RETRY_AFTER_MS,
+    })
+}
+
 fn needs<'a>(entry: &'a Entry, in_force: InForce<'a>) -> impl Iterator<Item = Need<'a>> {
     entry.needs.iter().filter_map(move |name| in_force.policy.approval(name)).map(Need::from)
 }
@@ -479,12 +484,12 @@ fn fits(keys: &[OutcomeKey], key: &OutcomeKey) -> Result<(), OutcomeStoreError> 
 }
 
 /// What it needs, and how much of that there is.
-fn needed(entry: &Entry, in_force: InForce<'_>, have: Vec<usize>) -> Vec<Needed> {
-    let needed = |(need, have): (Need<'_>, usize)| Needed {
+fn needed(entry: &Entry, in_force: InForce<'_>, have: &[usize]) -> Vec<Needed> {
+    let needed = |(need, have): (Need<'_>, &usize)| Needed {
         approval: need.name.to_owned(),
         roles: need.roles.to_vec(),
         count: need.count,
-        have,
+        have: *have,
     };
     needs(entry, in_force).zip(have).map(needed).collect()
 }
@@ -509,17 +514,10 @@ fn place(mac: &HmacKey, wanted: &Wanted<'_>) -> Option<OutcomeKey> {
     let Wanted { audience, who, method, params, idempotency_key, .. } = wanted;
     let whose = [audience, who.agent.as_str(), who.issuer.as_deref().unwrap_or_default(), &who.subject];
     let what = [*method, idempotency_key.unwrap_or_default(), params.as_ref().map_or("", |params| params.get())];
-    let scope = |domain: &str, parts: &[&str]| {
-        parts.iter().fold(domain.as_bytes().to_vec(), |mut scope, part| {
-            // With their lengths, so that no two lists of parts give the same bytes.
-            scope.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-            scope.extend_from_slice(part.as_bytes());
-            scope
-        })
-    };
     let short = |bytes: [u8; 32], characters: usize| b64(bytes).chars().take(characters).collect::<String>();
-    let mut digest = short(mac.sign(&scope("whose\0", &whose)), WHO);
-    digest += &short(mac.sign(&scope("what\0", &[&whose[..], &what].concat())), WHAT);
+    let sign = |domain: &[u8], parts: &[&str]| mac.sign(&[domain, &OutcomeKey::scope(parts)].concat());
+    let mut digest = short(sign(b"whose\0", &whose), WHO);
+    digest += &short(sign(b"what\0", &[&whose[..], &what].concat()), WHAT);
     OutcomeKey::approval(who.agent.clone(), &digest)
 }
 

@@ -304,17 +304,11 @@ impl Idempotency {
         let issuer = if caller.delegated { caller.token.issuer.as_str() } else { "" };
         let subject = if caller.delegated { caller.subject.as_str() } else { "" };
         let parts = [self.audience.as_str(), call.method(), caller.agent.as_str(), issuer, subject, key];
-        let scope = parts.iter().fold(Vec::new(), |mut scope, part| {
-            // With their lengths, so that no two lists of parts give the same bytes.
-            scope.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-            scope.extend_from_slice(part.as_bytes());
-            scope
-        });
         // Compared byte for byte: a looser reading of JSON would sooner or later take two different numbers for the
         // same.
         let params = call.params().map_or("", |params: &Params| params.raw().get());
         Some(Attempt {
-            key: OutcomeKey::new(caller.agent.clone(), &scope),
+            key: OutcomeKey::new(caller.agent.clone(), &OutcomeKey::scope(&parts)),
             declared,
             params: OutcomeKey::new(caller.agent.clone(), params.as_bytes()).digest().to_owned(),
             message: call.message.id.to_string(),

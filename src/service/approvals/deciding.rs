@@ -11,7 +11,9 @@ use super::entry::{Denied, Entry, Given, Who, persons};
 use super::standing::{Standing, Vote};
 use super::text::digest;
 use super::unapproved::Needed;
-use super::{APPROVE, ATTEMPTS, Approvals, InForce, MAX_KEPT, PAGE, READS, WHAT, WHO, deadline, id, needed, needs};
+use super::{
+    ATTEMPTS, Approvals, InForce, Judged, MAX_KEPT, PAGE, READS, WHAT, WHO, deadline, id, needed, needs, standing_of,
+};
 use crate::auth::{Caller, Evidence, OutcomeKey, OutcomeStoreError};
 use crate::jose::b64;
 use crate::name::Name;
@@ -115,18 +117,17 @@ impl Approvals {
             Some(_) => return Err(denied("you have approved this request before, and nobody counts twice".to_owned())),
             None => {}
         }
-        let attested = in_force.verifier.attest(evidence, &self.endpoint, APPROVE, in_force.now_s);
-        let (_, at) = attested.map_err(|error| denied(error.to_string()))?;
+        let signer = self.signer(evidence, in_force).map_err(denied)?;
         let given = Given {
             approval: name.clone(),
             agent: approver.agent.clone(),
             subject: approver.subject.clone(),
-            at,
+            at: signer.1,
             reason: asked.reason.clone(),
             evidence: evidence.clone(),
         };
         // What is kept must count for whoever judges it next.
-        let judged = self.judge(&given, &asked.id, &asked.digest, &entry.who, in_force);
+        let judged = Self::judge_signed(&given, &signer, (&asked.id, &asked.digest), &entry.who, policy);
         judged.map_err(denied)?;
         entry.given.push(given);
         Ok(true)
@@ -143,16 +144,17 @@ impl Approvals {
         let key = key_of(asked).ok_or_else(unknown)?;
         let (_, entry) = self.seen(&mac, &key, caller, in_force).await?;
         let (id, digest) = (id(&key), digest(&entry.text));
-        let given = entry.given.iter().map(|given| {
-            let judged = self.judge(given, &id, &digest, &entry.who, in_force);
-            Decided {
-                approval: Some(&given.approval),
-                agent: &given.agent,
-                decision: Verdict::Approve,
-                at: given.at,
-                reason: given.reason.as_deref(),
-                void: judged.err(),
-            }
+        let judge = |given| (given, self.judge(given, &id, &digest, &entry.who, in_force).err());
+        let judged: Vec<_> = entry.given.iter().map(judge).collect();
+        let hold = judged.iter().filter(|(_, void)| void.is_none()).map(|(given, _)| *given);
+        let standing = standing_of(&entry, in_force, hold);
+        let given = judged.into_iter().map(|(given, void)| Decided {
+            approval: Some(&given.approval),
+            agent: &given.agent,
+            decision: Verdict::Approve,
+            at: given.at,
+            reason: given.reason.as_deref(),
+            void,
         });
         let denied = entry.denied.iter().map(|denied| Decided {
             approval: None,
@@ -163,7 +165,7 @@ impl Approvals {
             void: None,
         });
         let shown = Shown {
-            summary: self.summarized(&key, &entry, in_force),
+            summary: Summary::new(&key, &entry, in_force, &standing),
             text: &entry.text,
             via: &entry.who.via,
             // Callers are not told the rules.
@@ -226,15 +228,20 @@ impl Approvals {
 
     /// As the replica that runs the call would judge it.
     fn summarized(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> Summary {
-        let (standing, have, _) = self.standing(entry, in_force, self.holds(key, entry, in_force));
-        Summary {
+        Summary::new(key, entry, in_force, &self.judged(key, entry, in_force))
+    }
+}
+
+impl Summary {
+    fn new(key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>, (standing, have, _): &Judged<'_>) -> Self {
+        Self {
             id: id(key),
-            state: state(standing, entry),
+            state: state(*standing, entry),
             agent: entry.who.agent.clone(),
             subject: entry.who.subject.clone(),
             method: entry.method.clone(),
             asked_at: entry.asked_at,
-            deadline: deadline(standing, entry),
+            deadline: deadline(*standing, entry),
             needs: needed(entry, in_force, have),
         }
     }
