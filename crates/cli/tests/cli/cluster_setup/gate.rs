@@ -4,12 +4,13 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectOptions};
-
+use futures_util::future::join_all;
 use serde_json::Value;
 
 use crate::shell::Shell;
+use sealwire_testkit::nats_server::ServerOptions;
 use sealwire_testkit::raw::RawConnection;
-use sealwire_testkit::{NatsServer, SOON, within};
+use sealwire_testkit::{NatsServer, SOON, free_port, within};
 
 /// A setup, and one broker with its users.
 pub(crate) struct Gate {
@@ -25,6 +26,24 @@ pub(crate) enum Kind {
     Server,
     /// In JWTs: `setup operator`.
     Operator,
+}
+
+/// Three brokers in operator mode, `n0` to `n2`, of the setup in this shell.
+pub(super) async fn operator_cluster(shell: &Shell) -> Vec<NatsServer> {
+    let ports = [free_port(), free_port(), free_port()];
+    let starting = (0..3).map(|node| {
+        let others = (0..3).filter(|other| *other != node);
+        let routes: Vec<_> = others.map(|other| format!("nats://127.0.0.1:{}", ports[other])).collect();
+        let accounts = shell.path(&format!("accounts-{node}"));
+        let users = shell.read("nats-1/users.conf").replace("/sealwire/data/accounts", accounts.to_str().unwrap());
+        let config = format!(
+            "server_name: n{node}\ncluster {{ name: sealwire, listen: \"127.0.0.1:{}\", routes: [{}] }}\n{users}",
+            ports[node],
+            routes.join(", ")
+        );
+        NatsServer::start_with_options(ServerOptions { config: Some(config), ..ServerOptions::default() })
+    });
+    join_all(starting).await
 }
 
 impl Gate {

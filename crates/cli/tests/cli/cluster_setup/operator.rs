@@ -4,17 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use nkeys::KeyPair;
 use sealwire_testkit::desk::part;
-use sealwire_testkit::nats_server::ServerOptions;
 use sealwire_testkit::operator::{creds, jwt, parts};
 use sealwire_testkit::raw::RawConnection;
-use sealwire_testkit::{NatsServer, SOON, free_port};
+use sealwire_testkit::{NatsServer, SOON};
 use serde_json::{Value, json};
 
 use super::files;
-use super::gate::{Gate, Kind, config, owned};
+use super::gate::{Gate, Kind, config, operator_cluster, owned};
 use crate::shell::Shell;
 
 fn pair(shell: &Shell, file: &str) -> KeyPair {
@@ -232,20 +230,7 @@ async fn an_interrupted_set_up_goes_on_with_the_keys_that_it_has() {
 async fn brokers_in_operator_mode_carry_a_call_of_an_agent_with_nothing_but_a_creds_file() {
     let shell = Shell::new();
     shell.run("setup operator --out .").ok();
-    let ports = [free_port(), free_port(), free_port()];
-    let starting = (0..3).map(|node| {
-        let routes: Vec<_> =
-            (0..3).filter(|other| *other != node).map(|other| format!("nats://127.0.0.1:{}", ports[other])).collect();
-        let accounts = shell.path(&format!("accounts-{node}"));
-        let users = shell.read("nats-1/users.conf").replace("/sealwire/data/accounts", accounts.to_str().unwrap());
-        let config = format!(
-            "server_name: n{node}\ncluster {{ name: sealwire, listen: \"127.0.0.1:{}\", routes: [{}] }}\n{users}",
-            ports[node],
-            routes.join(", ")
-        );
-        NatsServer::start_with_options(ServerOptions { config: Some(config), ..ServerOptions::default() })
-    });
-    let mut nodes = join_all(starting).await;
+    let mut nodes = operator_cluster(&shell).await;
     let last = nodes.pop().unwrap();
     let gate = Gate { shell, server: nodes.remove(0), kind: Kind::Operator };
     let here = gate.configure("demo");

@@ -3,13 +3,11 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use sealwire::{Clock as _, SystemClock};
-use sealwire_testkit::nats_server::ServerOptions;
-use sealwire_testkit::{NatsServer, SOON, free_port};
+use sealwire_testkit::{NatsServer, SOON};
 use serde_json::{Value, json};
 
-use super::gate::{Gate, Kind, Served};
+use super::gate::{Gate, Kind, Served, operator_cluster};
 use crate::broker_gate::Wire;
 use crate::shell::Shell;
 
@@ -29,20 +27,7 @@ impl Stand {
     async fn new() -> Self {
         let shell = Shell::new();
         let said = shell.run("setup operator --out . --authd on --revocation on --json").ok().json();
-        let ports = [free_port(), free_port(), free_port()];
-        let starting = (0..3).map(|node| {
-            let others = (0..3).filter(|other| *other != node);
-            let routes: Vec<_> = others.map(|other| format!("nats://127.0.0.1:{}", ports[other])).collect();
-            let accounts = shell.path(&format!("accounts-{node}"));
-            let users = shell.read("nats-1/users.conf").replace("/sealwire/data/accounts", accounts.to_str().unwrap());
-            let config = format!(
-                "server_name: n{node}\ncluster {{ name: sealwire, listen: \"127.0.0.1:{}\", routes: [{}] }}\n{users}",
-                ports[node],
-                routes.join(", ")
-            );
-            NatsServer::start_with_options(ServerOptions { config: Some(config), ..ServerOptions::default() })
-        });
-        let mut others = join_all(starting).await;
+        let mut others = operator_cluster(&shell).await;
         let urls = json!(others.iter().map(NatsServer::url).collect::<Vec<_>>()).to_string();
         let gate = Gate { shell, server: others.remove(0), kind: Kind::Operator };
         let mut stand = Self { gate, others, replicas: Vec::new(), responders: Vec::new(), urls };
