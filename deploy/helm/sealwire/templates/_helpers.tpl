@@ -24,19 +24,19 @@ app.kubernetes.io/component: {{ .name | quote }}
 
 {{/*
 What a configuration must have for what the chart promises of it, and must not have in a ConfigMap. The program judges all the rest at its
-start, and does not start with a file that it cannot use. With `what`, `config`, `replicas`, `kind`.
+start, and does not start with a file that it cannot use. With `what`, `config`, `replicas`, `kind`, and `folder`, where policies are mounted.
 */}}
 {{- define "sealwire.check" -}}
 {{- if regexMatch "(?m)(^|[\\s{,.\"'])(password|token|nkey_seed)[\"']?\\s*=" .config }}
 {{- fail (printf "%s.config has a password, token or nkey_seed, and is put into a ConfigMap: keep it in a Secret, and name its file by password_file or nkey_seed_file" .what) }}
 {{- end }}
-{{- if not (and (regexMatch "(?m)^\\s*listen\\s*=\\s*\"(0\\.0\\.0\\.0|\\[::\\]):9464\"" .config) (regexMatch "(?m)^\\s*allow_remote\\s*=\\s*true" .config)) }}
+{{- if and (ne .kind "authd") (not (and (regexMatch "(?m)^\\s*listen\\s*=\\s*\"(0\\.0\\.0\\.0|\\[::\\]):9464\"" .config) (regexMatch "(?m)^\\s*allow_remote\\s*=\\s*true" .config))) }}
 {{- fail (printf "%s.config: probes and metrics need `[telemetry]` with the lines `listen = \"0.0.0.0:9464\"` and `allow_remote = true`" .what) }}
 {{- end }}
-{{- if eq .kind "service" }}
-{{- if not (regexMatch "(?m)^\\s*folder\\s*=\\s*\"/etc/sealwire/policies\"" .config) }}
-{{- fail (printf "%s.config: policies are mounted in one place, so `[policy]` needs the line `folder = \"/etc/sealwire/policies\"`" .what) }}
+{{- if and (has .kind (list "service" "authd")) (not (regexMatch (printf "(?m)^\\s*folder\\s*=\\s*\"%s\"" .folder) .config)) }}
+{{- fail (printf "%s.config: policies are mounted in one place, so `[policy]` needs the line `folder = \"%s\"`" .what .folder) }}
 {{- end }}
+{{- if eq .kind "service" }}
 {{- if and (gt (int .replicas) 1) (not (include "sealwire.shared" .config)) }}
 {{- fail (printf "%s has %d replicas and a local replay guard: a message could run once in each. Write `guard = \"shared\"` under `[replay]`, or set `replicas: 1`" .what (int .replicas)) }}
 {{- end }}

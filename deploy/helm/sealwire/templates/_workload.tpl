@@ -1,11 +1,11 @@
 {{/*
-All objects of a workload: with `root`, `name`, `values`, and `kind`: service, gateway or exporter.
+All objects of a workload: with `root`, `name`, `values`, and `kind`: service, gateway, authd or exporter.
 Values come out by toYaml, quote or as numbers only, so that no text can be more than a text.
 */}}
 {{- define "sealwire.workload" }}
 {{- $root := .root }}
 {{- $it := mergeOverwrite (deepCopy $root.Values.defaults) .values }}
-{{- $what := printf "%ss.%s" .kind .name }}
+{{- $what := ternary .name (printf "%ss.%s" .kind .name) (eq .kind "authd") }}
 {{- $full := printf "%s-%s" (include "sealwire.fullname" $root) .name }}
 {{- $labels := include "sealwire.labels" (dict "root" $root "name" .name) }}
 {{- $selector := include "sealwire.selector" (dict "root" $root "name" .name) }}
@@ -14,31 +14,48 @@ Values come out by toYaml, quote or as numbers only, so that no text can be more
 {{- $port := ternary 9465 9464 (eq .kind "exporter") }}
 {{- $most := ternary $it.autoscaling.max $it.replicas (not (empty $it.autoscaling)) }}
 {{- $file := ternary "gateway.toml" "sealwire.toml" (eq .kind "gateway") }}
-{{- $command := dict "service" (list "serve") "gateway" (list "gateway") "exporter" (list "exporter" "--listen" "0.0.0.0:9465" "--allow-remote") }}
+{{- $command := dict "service" (list "serve") "gateway" (list "gateway") "exporter" (list "exporter" "--listen" "0.0.0.0:9465" "--allow-remote") "authd" (list "authd" "--login" "/etc/sealwire/secrets/authd.nats.json" "--issuer" "/etc/sealwire/secrets/issuer.nk" "--xkey" "/etc/sealwire/secrets/authd.xk" "--config" "/etc/sealwire/config" "--listen" "0.0.0.0:9464" "--allow-remote") }}
 {{- $args := get $command .kind }}
 {{- $config := $it.config | default "" }}
-{{- if eq .kind "exporter" }}
+{{- /* Texts by the names of files, and policies by the names of volumes. */}}
+{{- $configs := dict $file $config }}
+{{- $policies := dict }}
+{{- if eq .kind "service" }}{{ $policies = dict "policies" (mergeOverwrite (dict "path" "/etc/sealwire/policies") $it.policies) }}{{ end }}
+{{- if eq .kind "authd" }}
+{{- $configs = dict }}
+{{- range $service, $judged := $it.services }}
+{{- $folder := printf "/etc/sealwire/policies/%s" $service }}
+{{- include "sealwire.check" (dict "what" (printf "authd.services.%s" $service) "config" $judged.config "replicas" 1 "kind" "authd" "folder" $folder) }}
+{{- $_ := set $configs (printf "%s.toml" $service) $judged.config }}
+{{- $_ := set $policies (printf "policies-%s" $service) (mergeOverwrite (dict "path" $folder) $judged.policies) }}
+{{- end }}
+{{- $config = toYaml $configs }}
+{{- end }}
+{{- if has .kind (list "exporter" "authd") }}
 {{- $args = concat $args ($it.args | default list) }}
 {{- else }}
-{{- include "sealwire.check" (dict "what" $what "config" $config "replicas" $most "kind" .kind) }}
+{{- include "sealwire.check" (dict "what" $what "config" $config "replicas" $most "kind" .kind "folder" "/etc/sealwire/policies") }}
 {{- $args = ternary $it.args (concat $args (list "--config" (printf "/etc/sealwire/config/%s" $file))) (hasKey $it "args") }}
+{{- end }}
+{{- if ne .kind "exporter" }}
 ---
 apiVersion: v1
 kind: ConfigMap
 metadata:
   name: {{ $full }}-config
   labels: {{- $labels | nindent 4 }}
-data: {{- dict $file $config | toYaml | nindent 2 }}
+data: {{- toYaml $configs | nindent 2 }}
 {{- end }}
-{{- $policies := $it.policies | default dict }}
-{{- if $policies.files }}
+{{- range $volume, $mounted := $policies }}
+{{- if $mounted.files }}
 ---
 apiVersion: v1
 kind: ConfigMap
 metadata:
-  name: {{ $full }}-policies
+  name: {{ $full }}-{{ $volume }}
   labels: {{- $labels | nindent 4 }}
-data: {{- toYaml $policies.files | nindent 2 }}
+data: {{- toYaml $mounted.files | nindent 2 }}
+{{- end }}
 {{- end }}
 ---
 apiVersion: apps/v1
@@ -121,8 +138,8 @@ spec:
             {{- if $it.secrets }}
             - { name: secrets, mountPath: /etc/sealwire/secrets, readOnly: true }
             {{- end }}
-            {{- if eq .kind "service" }}
-            - { name: policies, mountPath: /etc/sealwire/policies, readOnly: true }
+            {{- range $volume, $mounted := $policies }}
+            - { name: {{ $volume }}, mountPath: {{ $mounted.path }}, readOnly: true }
             {{- end }}
             {{- range $volume, $claim := $it.claims }}
             - name: claim-{{ $volume }}
@@ -142,9 +159,9 @@ spec:
               - secret: { name: {{ . | quote }} }
               {{- end }}
         {{- end }}
-        {{- if eq .kind "service" }}
-        - name: policies
-          configMap: { name: {{ $policies.configMap | default (printf "%s-policies" $full) | quote }} }
+        {{- range $volume, $mounted := $policies }}
+        - name: {{ $volume }}
+          configMap: { name: {{ $mounted.configMap | default (printf "%s-%s" $full $volume) | quote }} }
         {{- end }}
         {{- range $volume, $claim := $it.claims }}
         - name: claim-{{ $volume }}
@@ -230,7 +247,7 @@ spec:
   metrics:
     - type: Pods
       pods:
-        metric: { name: {{ .metric | default "sealwire_queue_messages" | quote }} }
+        metric: { name: {{ .metric | default (ternary "sealwire_authd_waiting_questions" "sealwire_queue_messages" (eq $.kind "authd")) | quote }} }
         target: { type: AverageValue, averageValue: {{ .target | quote }} }
   behavior:
     # A replica that goes takes its share of the work along.
