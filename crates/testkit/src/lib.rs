@@ -4,6 +4,7 @@
 #![allow(missing_docs, missing_debug_implementations, clippy::new_without_default, reason = "for tests")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "for tests")]
 
+pub mod admits;
 pub mod cluster;
 pub mod collector;
 pub mod compiler;

@@ -8,16 +8,15 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use sealwire::internal::auth::{
-    AdmitError, Claimed, GuardIdentity, GuardStats, OutcomeKey, OutcomeStore, OutcomeStoreError, ReplayGuard,
-    SharedConfig, SharedGuard, Window, Withdrawal,
+    Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, ReplayGuard, SharedConfig, SharedGuard, Window, Withdrawal,
 };
-use sealwire::internal::wire::Nonce;
 use sealwire::{BusConfig, Clock as _, Ctx, ManualClock, Name, Router, RpcError, SystemClock};
+use sealwire_testkit::admits::Admits;
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::desk::{Desk, Setup, call};
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -372,54 +371,9 @@ async fn what_the_service_did_not_sign_is_no_outcome() {
     assert_eq!((runs.load(Ordering::SeqCst), guards.len()), (2, 2));
 }
 
-/// Admits everything, so that only the store of outcomes is asked.
-#[derive(Debug)]
-struct Admits {
-    guard: Arc<dyn ReplayGuard>,
-    outcomes: Option<Arc<dyn OutcomeStore>>,
-}
-
-impl Admits {
-    fn judge(guard: Arc<dyn ReplayGuard>) -> Arc<dyn ReplayGuard> {
-        Arc::new(Self { outcomes: guard.outcomes(), guard })
-    }
-}
-
-impl ReplayGuard for Admits {
-    fn fence(&self) -> u64 {
-        0
-    }
-
-    fn admit<'a>(
-        &'a self,
-        _owner: &'a Name,
-        _nonce: Nonce,
-        _iat: u64,
-        _exp: u64,
-        _received: Instant,
-    ) -> BoxFuture<'a, Result<(), AdmitError>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn kind(&self) -> &'static str {
-        self.guard.kind()
-    }
-
-    fn identity(&self) -> GuardIdentity {
-        self.guard.identity()
-    }
-
-    fn outcomes(&self) -> Option<Arc<dyn OutcomeStore>> {
-        self.outcomes.clone()
-    }
-
-    fn not_ready(&self) -> Option<String> {
-        None
-    }
-
-    fn stats(&self) -> GuardStats {
-        GuardStats::default()
-    }
+/// So that only the store of outcomes is asked.
+fn admits(guard: Arc<dyn ReplayGuard>) -> Arc<dyn ReplayGuard> {
+    Admits::over(guard.outcomes().unwrap())
 }
 
 /// SPEC.md §6.1: a refused call has not run, so a repetition runs it, on whichever replica.
@@ -427,7 +381,7 @@ impl ReplayGuard for Admits {
 async fn a_claim_that_is_stored_after_it_was_refused_does_not_keep_its_key() {
     let mut server = NatsServer::start().await;
     let runs = Runs::default();
-    let (desks, _guards) = replicas_judged_by(&server, &runs, Admits::judge).await;
+    let (desks, _guards) = replicas_judged_by(&server, &runs, admits).await;
     server.pause().await;
     assert_eq!(pay(&desks[0], "k", "[5,false]").await["error"]["code"], -32014);
     server.resume().await;
@@ -457,7 +411,7 @@ async fn paid(desk: &Desk, key: &str) -> Value {
 async fn a_claim_whose_call_is_given_up_does_not_keep_its_key() {
     let mut server = NatsServer::start().await;
     let runs = Runs::default();
-    let (desks, _guards) = replicas_judged_by(&server, &runs, Admits::judge).await;
+    let (desks, _guards) = replicas_judged_by(&server, &runs, admits).await;
     for number in 0..20 {
         let key = format!("k{number}");
         server.pause().await;
@@ -536,7 +490,7 @@ async fn a_key_that_cannot_be_given_back_at_once_is_given_back_later() {
         let mut all = late.lock().unwrap();
         all.push(Arc::clone(&store));
         let is_first = all.len() == 1;
-        Arc::new(Admits { outcomes: if is_first { Some(store) } else { guard.outcomes() }, guard })
+        Admits::over(if is_first { store } else { guard.outcomes().unwrap() })
     };
     let (desks, _guards) = replicas_judged_by(&server, &runs, judge).await;
     late.lock().unwrap()[0].clock.set(Arc::clone(&desks[0].clock)).unwrap();

@@ -450,6 +450,7 @@ pub(super) const PACKAGES: &[Package] = &[
         may_use: "sealwire sealwire-nats-server",
         modules: &[
             (".", ""),
+            ("admits", ""),
             ("desk", ""),
             ("idp", ""),
             ("operator", "idp"),
