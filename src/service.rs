@@ -13,6 +13,7 @@ mod control;
 mod counters;
 mod ctx;
 mod description;
+mod entry_key;
 mod fair;
 mod handler;
 mod idempotency;
@@ -626,7 +627,7 @@ impl Inner {
         let mut watch = self.meters.watch(Stage::Policy);
         let asked = message.open.frames().map(|_| (Arc::clone(&method), call.params.clone()));
         let (authorized, decision) = policy.authorize(call, now_ms);
-        let (authorized, decision, approval) = match authorized {
+        let (authorized, decision, mut approval) = match authorized {
             Ok(permitted) => (Authorized::Runnable(Runnable::Permitted(permitted)), decision, None),
             // A notification cannot be told that it has to wait.
             Err((call, _)) if decision.reason == Reason::ApprovalRequired && id.is_some() => {
@@ -651,8 +652,9 @@ impl Inner {
                 let params = params.as_ref().map(crate::rpc::Params::raw);
                 let question = Question { caller: &message.caller, method: &method, params, now_ms };
                 let (record, body) =
-                    recording::decision(recorder, &message, position, policy, &question, (&decision, approval.clone()));
+                    recording::decision(recorder, &message, position, policy, &question, (&decision, approval.take()));
                 let call = RecordedCall::new(recorder, &self.clock, &message, &record, started);
+                approval = record.approval;
                 let is_unrecorded = match waits {
                     true => {
                         let is_unrecorded = Box::pin(recorder.put_durably(Kind::Decision, body)).await.is_err();
@@ -825,12 +827,19 @@ impl Inner {
         now_ms: u64,
     ) -> (Authorized, Decision, Option<ApprovalRecord>) {
         let Some(approvals) = &self.approvals else { return (Authorized::Denied(None), decision, None) };
-        if !call.message.in_batch
-            && let Some((kept, attempt)) = self.attempt(&call)
-            && let Some(begun) = kept.known(&attempt, &self.verifier, now_ms).await
-            && let Err(known) = self.begun(begun)
-        {
-            return (Authorized::Known(known), decision, None);
+        // What cannot run in any case gets no stored outcome, and nobody is asked about it.
+        if let Err(refusal) = self.may_start(&call) {
+            return (Authorized::Denied(Some(refusal)), decision, None);
+        }
+        if let Some((kept, attempt)) = self.attempt(&call) {
+            if call.message.in_batch {
+                return (Authorized::Denied(Some(Refusal::KeyOfBatch)), decision, None);
+            }
+            if let Some(begun) = kept.known(&attempt, &self.verifier, now_ms).await
+                && let Err(known) = self.begun(begun)
+            {
+                return (Authorized::Known(known), decision, None);
+            }
         }
         let in_force = InForce { policy, verifier: &self.verifier, now_s: now_ms / 1000 };
         let asked = tokio::select! {
@@ -859,12 +868,25 @@ impl Inner {
         }
     }
 
+    /// Whether a call that waited for approval may still start: its message may have expired meanwhile, or been revoked or ended.
+    fn may_start(&self, call: &Call) -> Result<(), Refusal> {
+        let (message, now_ms) = (&call.message, self.clock.now_ms());
+        if self.is_revoked(&message.open, Some(call.method()), now_ms / 1000) {
+            return Err(Refusal::Revoked);
+        }
+        if now_ms >= message.start_before_ms {
+            return Err(Refusal::Deadline);
+        }
+        message.open.ending().map_or(Ok(()), |ending| Err(Refusal::Ended(ending)))
+    }
+
     /// The last step before a call runs: its approval, if it needs one, is used up.
     async fn begin(&self, runnable: Runnable, message: &Message) -> Result<Permitted, Refusal> {
         let withheld = match (runnable, &self.approvals) {
             (Runnable::Permitted(permitted), _) => return Ok(permitted),
             (Runnable::Withheld(_), None) => return Err(Refusal::Denied),
             (Runnable::Withheld(withheld), Some(approvals)) => {
+                self.may_start(withheld.call())?;
                 // Boxed, since few calls need it.
                 Box::pin(withheld.begin(approvals, &self.verifier, self.clock.now_s())).await
             }

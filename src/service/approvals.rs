@@ -5,12 +5,13 @@
 //! changed by compare-and-set: asked for, denied, or run. Whether it is approved is never stored but read from the signatures in it, under
 //! the policy, the keys and the revocations in force. So whoever can write the store can remove approvals, and deny, but not approve.
 //!
-//! The entry says "run" before the method begins. What it said before is no longer accepted by this process even if somebody writes it back;
-//! by other replicas, until the approval's time is over.
+//! The entry says "run" before the method begins. What it said before is not accepted by this process again even if somebody writes it back;
+//! by other replicas, once its time is over.
 
 mod deciding;
 mod decision;
 mod entry;
+mod over;
 mod standing;
 mod text;
 mod unapproved;
@@ -24,17 +25,19 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::calls::{APPROVE, Call, MAX_KEPT};
+use super::entry_key::EntryKey;
 use crate::auth::{Caller, Claimed, Evidence, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier};
 use crate::jose::b64;
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
-use crate::policy::{Param, PolicySet, Question, RuleId};
+use crate::policy::{Approval, Param, PolicySet, Question, RuleId};
 use crate::rpc::Params;
-use crate::wire::{Endpoint, HmacKey, Nonce};
+use crate::wire::{Endpoint, HmacKey, Nonce, ServiceKey};
 
 pub(super) use decision::Approve;
 use decision::{Verdict, signed_params};
 use entry::{Entry, Given, ROOM, Ran, Who};
+use over::{End, Over};
 use standing::{Need, Standing, Vote, standing};
 use text::{Wanted, digest, plain};
 pub use unapproved::{Needed, Pending, Unapproved};
@@ -43,11 +46,9 @@ pub use unapproved::{Needed, Pending, Unapproved};
 pub(super) struct Approvals {
     store: Arc<dyn OutcomeStore>,
     endpoint: Endpoint,
-    /// For entries that no other process reads.
-    own: HmacKey,
+    entry_key: EntryKey,
     is_enabled: AtomicBool,
-    /// The requests whose calls this process has begun, and until when somebody could write their approvals back.
-    begun: Mutex<HashMap<String, (u64, Ran)>>,
+    over: Over,
     /// The requests whose calls have begun, here or elsewhere, as far as this process has seen, and until when they are kept.
     spent: Mutex<HashMap<OutcomeKey, u64>>,
     /// When all requests may be looked at again to find more of these.
@@ -81,6 +82,8 @@ pub(super) struct Ticket {
     until: u64,
     /// For how long the same call is then told that it has run.
     within_s: u64,
+    /// The second of the Unix epoch from which on no approval of this request counts, whoever gives it when.
+    void_at: u64,
 }
 
 impl Ticket {
@@ -103,9 +106,9 @@ impl Approvals {
         Self {
             store,
             endpoint,
-            own: HmacKey::new(own),
+            entry_key: EntryKey::new(ServiceKey::approval_key, own),
             is_enabled: AtomicBool::new(false),
-            begun: Mutex::default(),
+            over: Over::default(),
             spent: Mutex::default(),
             next_look: Mutex::default(),
             turns: Mutex::default(),
@@ -122,7 +125,7 @@ impl Approvals {
 
     /// Forgets what can no longer matter.
     pub(super) fn tidy(&self, now_s: u64) {
-        lock(&self.begun).retain(|_, (until, _)| *until > now_s);
+        self.over.tidy(now_s);
         lock(&self.spent).retain(|_, until| *until > now_s);
         lock(&self.turns).retain(|_, turn| Arc::strong_count(turn) > 1);
         for (agent, suppressed) in self.lines.tidy() {
@@ -161,7 +164,7 @@ impl Approvals {
             // What is not ours is as good as nothing: a request is made in its place.
             let entry = found.and_then(|(_, content)| Entry::open(&mac, &key, &content));
             let made = match entry {
-                Some(entry) if self.lasts(&key, &entry, in_force) => {
+                Some(entry) if self.lasts(&key, &entry, in_force) && (entry.is_over() || wanted.is_of(&entry)) => {
                     match self.found(&key, revision, entry, &wanted, needs, in_force)? {
                         Ok(ticket) => return Ok(ticket),
                         // The policy asks for other approvals now.
@@ -216,13 +219,15 @@ impl Approvals {
         if matches!(claimed.0, Standing::Pending { .. }) {
             return Err(pending(key, &entry, in_force, &claimed));
         }
-        if let Some((_, Ran { at, message, .. })) = lock(&self.begun).get(&entry.ask) {
-            return Err(Unapproved::Run { id, at: *at, message: message.clone() });
+        match self.over.end(key.agent(), &entry.ask, in_force.now_s) {
+            Some(End::Ran(Ran { at, message, .. })) => return Err(Unapproved::Run { id, at, message }),
+            Some(End::Denied) => return Err(Unapproved::Denied { id }),
+            None => {}
         }
         // The text is made of this very call: what the store says that it is about does not count.
         let digest = digest(&wanted.text(&entry.ask, entry.asked_at));
         let holds = |given: &&Given| {
-            let verdict = self.judge(given, &id, &digest, wanted.who, in_force);
+            let verdict = self.judge(given, (&id, &digest), (wanted.who, needs), in_force);
             if let Err(reason) = &verdict
                 && let Some(suppressed) = self.lines.check(key.agent())
             {
@@ -237,10 +242,9 @@ impl Approvals {
         match judged.0 {
             Standing::Approved { until } => {
                 let approvers = judged.2.iter().map(|vote| vote.agent.to_owned()).collect();
-                let within_s = needs.iter().filter_map(|name| in_force.policy.approval(name));
-                let within_s = within_s.map(|approval| approval.within().as_secs()).max().unwrap_or_default();
+                let (within_s, void_at) = (longest(&entry, in_force).0, void_at(&entry, in_force));
                 let (key, names) = (key.clone(), needs.to_vec());
-                Ok(Ok(Ticket { key, revision, entry, names, approvers, until, within_s }))
+                Ok(Ok(Ticket { key, revision, entry, names, approvers, until, within_s, void_at }))
             }
             // Not written anywhere: another replica may have keys that this one does not have yet.
             Standing::Pending { .. } | Standing::Expired => Err(pending(key, &entry, in_force, &judged)),
@@ -257,14 +261,14 @@ impl Approvals {
         verifier: &Verifier,
         now_s: u64,
     ) -> Result<(), Unapproved> {
-        let Ticket { key, revision, mut entry, until, within_s, .. } = ticket;
+        let Ticket { key, revision, mut entry, until, within_s, void_at, .. } = ticket;
         let mac = self.mac(verifier).ok_or(Unapproved::Store(OutcomeStoreError::Unavailable))?;
         // Asked again, it is a new request.
         if now_s >= until {
             return Err(Unapproved::Store(OutcomeStoreError::Taken));
         }
-        if lock(&self.begun).len() >= MAX_BEGUN {
-            return Err(Unapproved::Store(OutcomeStoreError::Full));
+        if !self.over.has_room(key.agent()) {
+            return Err(Unapproved::Store(OutcomeStoreError::AgentFull));
         }
         let ran = Ran { message: message.to_owned(), at: now_s, until: now_s.saturating_add(within_s) };
         entry.ran = Some(ran.clone());
@@ -272,8 +276,7 @@ impl Approvals {
         // An unanswered change may be stored: then nothing runs, and the approval is lost.
         self.store.replace(&key, revision, content, Duration::from_secs(within_s)).await.map_err(Unapproved::Store)?;
         self.note_spent(&key, &ran);
-        let until = until.saturating_add(2 * verifier.window().skew_s);
-        match lock(&self.begun).insert(entry.ask, (until, ran)) {
+        match self.over.note(key.agent(), entry.ask, void_at, End::Ran(ran)) {
             None => Ok(()),
             // The store said yes twice.
             Some(_) => Err(Unapproved::Run { id: id(&key), at: now_s, message: message.to_owned() }),
@@ -281,9 +284,15 @@ impl Approvals {
     }
 
     /// Whether this is what an approver signed, and the approver may approve it, as far as this replica can tell now.
-    fn judge(&self, given: &Given, id: &str, digest: &str, who: &Who, in_force: InForce<'_>) -> Result<(), String> {
+    fn judge(
+        &self,
+        given: &Given,
+        about: (&str, &str),
+        of: (&Who, &[String]),
+        in_force: InForce<'_>,
+    ) -> Result<(), String> {
         let signer = self.signer(&given.evidence, in_force)?;
-        Self::judge_signed(given, &signer, (id, digest), who, in_force.policy)
+        Self::judge_signed(given, &signer, about, of, in_force.policy)
     }
 
     /// Who signed this, and when.
@@ -296,19 +305,22 @@ impl Approvals {
         given: &Given,
         (approver, at): &(Caller, u64),
         (id, digest): (&str, &str),
-        who: &Who,
+        (who, needs): (&Who, &[String]),
         policy: &PolicySet,
     ) -> Result<(), String> {
         let params = signed_params(&given.evidence).ok_or("it is another message")?;
         let signed: Approve = Params::decode(Some(&params)).map_err(|error| error.to_string())?;
+        if policy.approval(&given.approval).is_some_and(Approval::needs_reason) && signed.reason.is_none() {
+            return Err("it gives no reason".to_owned());
+        }
         let is_this = (signed.id.as_str(), signed.digest.as_str(), signed.approval.as_deref())
             == (id, digest, Some(given.approval.as_str()))
             && signed.decision == Verdict::Approve;
         let is_who = (&approver.agent, &approver.subject, *at) == (&given.agent, &given.subject, given.at);
-        if !is_this || !is_who {
+        if !is_this || !is_who || signed.reason != given.reason {
             return Err("it approves something else".to_owned());
         }
-        policy.may_decide(&given.approval, approver, &who.requester()).map_err(|error| error.to_string())?;
+        policy.may_decide(&given.approval, needs, approver, &who.requester()).map_err(|error| error.to_string())?;
         // Whoever may no longer decide anything has not decided this either.
         let now_ms = at.saturating_mul(1000);
         let question = Question { caller: approver, method: APPROVE, params: Some(params.raw()), now_ms };
@@ -332,7 +344,7 @@ impl Approvals {
     /// The standing by the approvals that hold, for what the entry says that it is about.
     fn judged<'a>(&self, key: &OutcomeKey, entry: &'a Entry, in_force: InForce<'a>) -> Judged<'a> {
         let (id, digest) = (id(key), digest(&entry.text));
-        let holds = |given: &&Given| self.judge(given, &id, &digest, &entry.who, in_force).is_ok();
+        let holds = |given: &&Given| self.judge(given, (&id, &digest), (&entry.who, &entry.needs), in_force).is_ok();
         standing_of(entry, in_force, entry.given.iter().filter(holds))
     }
 
@@ -345,10 +357,8 @@ impl Approvals {
         mut entry: Entry,
         in_force: InForce<'_>,
     ) -> Result<Entry, OutcomeStoreError> {
-        let all: Vec<_> = needs(&entry, in_force).collect();
-        let longest = |of: fn(&Need<'_>) -> u64| all.iter().map(of).max().unwrap_or_default();
-        let end =
-            entry.asked_at.saturating_add(longest(|need| need.within_s)).saturating_add(longest(|need| need.valid_s));
+        let (within_s, valid_s) = longest(&entry, in_force);
+        let end = entry.asked_at.saturating_add(within_s).saturating_add(valid_s);
         let end = entry.denied.as_ref().map_or(end, |denied| denied.until);
         let keep = Duration::from_secs(end.saturating_sub(in_force.now_s).saturating_add(MARGIN_S));
         let content = entry.seal(mac, key);
@@ -423,13 +433,9 @@ impl Approvals {
         Arc::clone(lock(&self.turns).entry(key.agent().clone()).or_default())
     }
 
-    /// The key of the entries' MACs; `None` if the replicas have none in common.
+    /// The key of the entries' MACs.
     fn mac(&self, verifier: &Verifier) -> Option<HmacKey> {
-        if self.store.is_shared() {
-            verifier.service_key().map(|key| key.approval_key(self.endpoint.audience()))
-        } else {
-            Some(self.own.clone())
-        }
+        self.entry_key.of(&*self.store, verifier, self.endpoint.audience())
     }
 }
 
@@ -446,7 +452,7 @@ type Judged<'a> = (Standing, Vec<usize>, Vec<Vote<'a>>);
 fn standing_of<'a>(entry: &'a Entry, in_force: InForce<'a>, given: impl IntoIterator<Item = &'a Given>) -> Judged<'a> {
     let needs: Vec<_> = needs(entry, in_force).collect();
     let votes = given.into_iter().map(|given| given.vote(&entry.needs, in_force.policy));
-    let judged = standing(&needs, votes, entry.asked_at, in_force.now_s, in_force.verifier.window().skew_s);
+    let judged = standing(&needs, votes, entry.asked_at, in_force.now_s, in_force.verifier.window());
     // One that the policy no longer has can never be given.
     if needs.len() < entry.needs.len() { (Standing::Expired, judged.1, judged.2) } else { judged }
 }
@@ -463,6 +469,18 @@ fn pending(key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>, (standing, ha
 
 fn needs<'a>(entry: &'a Entry, in_force: InForce<'a>) -> impl Iterator<Item = Need<'a>> {
     entry.needs.iter().filter_map(move |name| in_force.policy.approval(name)).map(Need::from)
+}
+
+/// For how long this request may wait, and for how long it may then be good, in seconds.
+fn longest(entry: &Entry, in_force: InForce<'_>) -> (u64, u64) {
+    let longest = |of: fn(&Need<'_>) -> u64| needs(entry, in_force).map(|need| of(&need)).max().unwrap_or_default();
+    (longest(|need| need.within_s), longest(|need| need.valid_s))
+}
+
+/// The second of the Unix epoch from which on no approval of this request counts, by any clock that is not further off than permitted.
+fn void_at(entry: &Entry, in_force: InForce<'_>) -> u64 {
+    let (within_s, valid_s) = longest(entry, in_force);
+    [within_s, valid_s, 2 * in_force.verifier.window().skew_s].into_iter().fold(entry.asked_at, u64::saturating_add)
 }
 
 /// Whether both are of one agent and subject.
@@ -546,8 +564,6 @@ const READS: usize = 8;
 /// How many requests a page of `rpc.approvals` looks at, and as how many further calls that is charged.
 const PAGE: usize = 32;
 pub(super) const CALLS_PER_PAGE: usize = PAGE;
-/// How many requests whose calls have begun are remembered, so that nobody can write their approvals back.
-const MAX_BEGUN: usize = 4_096;
 /// How often a request is looked at again because another replica has changed it.
 const ATTEMPTS: usize = 8;
 /// For how long an entry is kept after it has lost its meaning, in seconds.

@@ -18,11 +18,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::calls::Call;
+use super::entry_key::EntryKey;
 use crate::auth::{Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier, Withdrawal};
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
 use crate::rpc::{Id, Limits, Outcome, Params, Response, Responses};
-use crate::wire::{Audience, HmacKey};
+use crate::wire::{Audience, HmacKey, ServiceKey};
 
 /// Declares that a method runs once for each idempotency key, and for how long its outcome is kept.
 ///
@@ -106,8 +107,7 @@ pub(super) struct Idempotency {
     store: Arc<dyn OutcomeStore>,
     methods: BTreeMap<String, Idempotent>,
     audience: Audience,
-    /// For entries that no other process reads.
-    own: HmacKey,
+    entry_key: EntryKey,
     running: RunningHere,
     /// Limits the log lines that callers can cause: by agent and by what they say.
     lines: KeyedLogLimiter<(&'static str, Name)>,
@@ -269,7 +269,7 @@ impl Idempotency {
             store,
             methods,
             audience,
-            own: HmacKey::new(own),
+            entry_key: EntryKey::new(ServiceKey::store_key, own),
             running: RunningHere::default(),
             lines: KeyedLogLimiter::default(),
         }
@@ -438,13 +438,9 @@ impl Idempotency {
         }
     }
 
-    /// The key of the entries' MACs; `None` if the replicas have none in common.
+    /// The key of the entries' MACs.
     fn mac(&self, verifier: &Verifier) -> Option<HmacKey> {
-        if self.store.is_shared() {
-            verifier.service_key().map(|key| key.store_key(&self.audience))
-        } else {
-            Some(self.own.clone())
-        }
+        self.entry_key.of(&*self.store, verifier, &self.audience)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod life;
 mod model;
+mod order;
 mod stores;
 
 use std::sync::Arc;

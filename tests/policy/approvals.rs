@@ -177,7 +177,7 @@ fn nobody_decides_about_their_own_call_or_without_the_role_or_under_a_shared_key
     let via = ["carl".to_owned()];
     let of = Requester { agent: "robot", subject: "alice", via: &via };
     let signer = |agent: &str, roles: &[&str]| Caller { algorithm: ProofAlgorithm::EdDsa, ..caller(agent, roles) };
-    let decides = |approval: &str, approver: &Caller| set.may_decide(approval, approver, &of);
+    let decides = |approval: &str, approver: &Caller| set.may_decide(approval, &[], approver, &of);
     assert_eq!(decides("two-treasurers", &signer("tom", &["treasurer"])), Ok(()));
     assert_eq!(decides("two-treasurers", &signer("tom", &["teller"])), Err(NotApprover::Role));
     assert_eq!(decides("two-treasurers", &caller("tom", &["treasurer"])), Err(NotApprover::SharedKey));
@@ -347,7 +347,7 @@ unless_approved = "two"
     );
     let signer = |agent: &str| Caller { algorithm: ProofAlgorithm::EdDsa, ..caller(agent, &["treasurer"]) };
     let decides = |approver: &str, agent: &str, subject: &str, via: &[String]| {
-        set.may_decide("two", &signer(approver), &Requester { agent, subject, via })
+        set.may_decide("two", &[], &signer(approver), &Requester { agent, subject, via })
     };
     assert_eq!(decides("tina", "tom-desk", "tom-desk", &[]), Ok(()));
     assert_eq!(decides("tom-phone", "tom-desk", "tom-desk", &[]), Err(NotApprover::Own(Involved::Agent)));

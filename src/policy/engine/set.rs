@@ -210,11 +210,18 @@ impl PolicySet {
     }
 
     /// Whether `approver`, the caller of a request that decides about a call, is one who may, by this approval. Their roles are those
-    /// with which the policy would decide a call of theirs.
+    /// with which the policy would decide a call of theirs. `needs` are all approvals that the call needs: who are one person by any of
+    /// them, are one.
     ///
     /// # Errors
     /// Why not: the request is not theirs to make.
-    pub fn may_decide(&self, approval: &str, approver: &Caller, of: &Requester<'_>) -> Result<(), NotApprover> {
+    pub fn may_decide(
+        &self,
+        approval: &str,
+        needs: &[String],
+        approver: &Caller,
+        of: &Requester<'_>,
+    ) -> Result<(), NotApprover> {
         let approval = self.approval(approval).ok_or(NotApprover::Unknown)?;
         if approver.algorithm != ProofAlgorithm::EdDsa {
             return Err(NotApprover::SharedKey);
@@ -223,15 +230,18 @@ impl PolicySet {
             return Err(NotApprover::Delegated);
         }
         let name = approver.agent.as_str();
-        let person = |kind, name: &str| self.person(approval, kind, name);
-        let own = person(PrincipalKind::Agent, name);
         // Agents and subjects are different name spaces, but somebody who decides under the very name of the subject is not taken for
         // somebody else. Nor is a person, where the policy does not say whose the name is.
-        let is_approver = |kind, other: &str| other == name || own == Some(person(kind, other).unwrap_or(other));
-        if let Some(involved) = approval.excludes(of, is_approver) {
-            return Err(NotApprover::Own(involved));
+        let is_approver = |by: &Approval, kind, other: &str| {
+            let own = self.person(by, PrincipalKind::Agent, name);
+            other == name || own == Some(self.person(by, kind, other).unwrap_or(other))
+        };
+        for by in needs.iter().filter_map(|name| self.approval(name)).chain([approval]) {
+            if let Some(involved) = approval.excludes(of, |kind, other| is_approver(by, kind, other)) {
+                return Err(NotApprover::Own(involved));
+            }
         }
-        if approval.distinct().is_some() && own.is_none() {
+        if approval.distinct().is_some() && self.person(approval, PrincipalKind::Agent, name).is_none() {
             return Err(NotApprover::Nobody);
         }
         let principal = Principal::of(approver, PrincipalKind::Agent, &self.checked);

@@ -8,11 +8,13 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::decision::{Approve, Verdict};
 use super::entry::{Denied, Entry, Given, Who, persons};
+use super::over::End;
 use super::standing::{Standing, Vote};
 use super::text::digest;
 use super::unapproved::Needed;
 use super::{
-    ATTEMPTS, Approvals, InForce, Judged, MAX_KEPT, PAGE, READS, WHAT, WHO, deadline, id, needed, needs, standing_of,
+    ATTEMPTS, Approvals, InForce, Judged, MAX_KEPT, PAGE, READS, WHAT, WHO, deadline, id, longest, needed, needs,
+    standing_of, void_at,
 };
 use crate::auth::{Caller, Evidence, OutcomeKey, OutcomeStoreError};
 use crate::jose::b64;
@@ -34,7 +36,7 @@ impl Approvals {
             return Err(RpcError::with_code(code::PERMISSION_DENIED, why));
         }
         let mac = self.mac(in_force.verifier).ok_or_else(unavailable)?;
-        let key = key_of(&asked.id).ok_or_else(unknown)?;
+        let key = key_of(&asked.id).ok_or_else(|| unknown(by.0))?;
         for _ in 0..ATTEMPTS {
             let (revision, mut entry) = self.seen(&mac, &key, by.0, in_force).await?;
             if asked.digest != digest(&entry.text) {
@@ -42,21 +44,32 @@ impl Approvals {
                 return Err(RpcError::invalid_params(why));
             }
             // What no longer holds must not stop whoever would give it instead.
-            let state = self.summarized(&key, &entry, in_force).state;
+            let (standing, have, _) = self.judged(&key, &entry, in_force);
+            let state = state(standing, &entry);
             if asked.decision.comes_too_late(state) {
-                let error = RpcError::validation(format!("validation failed: the request is {state} already"));
-                return Err(error.with_data(&json!({ "approval": asked.id, "state": state })));
+                return Err(refused(&asked.id, state, &format!("the request is {state} already")));
             }
             let changes = match asked.decision {
-                Verdict::Deny => deny(&mut entry, asked, by.0, in_force),
-                Verdict::Approve => self.approve(&mut entry, asked, by, in_force)?,
+                Verdict::Deny => deny(&mut entry, asked, by.0, standing, in_force),
+                Verdict::Approve => self.approve(&mut entry, asked, by, (state, &have), in_force)?,
             };
+            let judged = self.judged(&key, &entry, in_force);
+            let summary = Summary::new(&key, &entry, in_force, &judged);
+            if changes && asked.decision == Verdict::Approve {
+                counts(&judged, &entry, in_force.now_s).map_err(|why| refused(&asked.id, state, &why))?;
+            }
+            let (ask, void_at) = (entry.ask.clone(), void_at(&entry, in_force));
             let put = match changes {
-                true => self.put(&mac, &key, revision, entry, in_force).await,
-                false => Ok(entry),
+                true => self.put(&mac, &key, revision, entry, in_force).await.map(drop),
+                false => Ok(()),
             };
             match put {
-                Ok(entry) => return self.summary(&key, &entry, in_force),
+                Ok(()) => {
+                    if asked.decision == Verdict::Deny && self.over.has_room(key.agent()) {
+                        self.over.note(key.agent(), ask, void_at, End::Denied);
+                    }
+                    return to_raw_value(&summary).map_err(RpcError::internal);
+                }
                 // Somebody else decided, or the call began: look again.
                 Err(OutcomeStoreError::Taken) => {}
                 Err(OutcomeStoreError::TooLarge | OutcomeStoreError::AgentFull) => {
@@ -77,6 +90,7 @@ impl Approvals {
         entry: &mut Entry,
         asked: &Approve,
         (approver, evidence): (&Caller, Option<&Evidence>),
+        (state, have): (&str, &[usize]),
         in_force: InForce<'_>,
     ) -> Result<bool, RpcError> {
         let denied = |why: String| RpcError::with_code(code::PERMISSION_DENIED, format!("permission denied: {why}"));
@@ -87,7 +101,7 @@ impl Approvals {
             )));
         };
         let of = entry.who.requester();
-        in_force.policy.may_decide(name, approver, &of).map_err(|error| denied(error.to_string()))?;
+        in_force.policy.may_decide(name, &entry.needs, approver, &of).map_err(|error| denied(error.to_string()))?;
         if in_force.policy.approval(name).is_some_and(|approval| approval.needs_reason() && asked.reason.is_none()) {
             return Err(RpcError::invalid_params(format!("Invalid params: `{name}` is given with a `reason`")));
         }
@@ -108,14 +122,16 @@ impl Approvals {
         };
         let is_theirs = |given: &Given| given.vote(needs, policy).is_of_same(&theirs);
         // What no longer counts may be signed again.
-        let who = entry.who.clone();
-        entry
-            .given
-            .retain(|given| !is_theirs(given) || self.judge(given, &asked.id, &asked.digest, &who, in_force).is_ok());
+        let (who, about) = (entry.who.clone(), (asked.id.as_str(), asked.digest.as_str()));
+        entry.given.retain(|given| !is_theirs(given) || self.judge(given, about, (&who, needs), in_force).is_ok());
         match entry.given.iter().find(|given| is_theirs(given)) {
             Some(given) if given.approval == *name && given.agent == approver.agent => return Ok(false),
             Some(_) => return Err(denied("you have approved this request before, and nobody counts twice".to_owned())),
             None => {}
+        }
+        // It would take the room of one that is needed.
+        if self::needs(entry, in_force).zip(have).any(|(need, have)| need.name == name && *have >= need.count) {
+            return Err(refused(&asked.id, state, &format!("`{name}` has been given as often as the call needs it")));
         }
         let signer = self.signer(evidence, in_force).map_err(denied)?;
         let given = Given {
@@ -127,7 +143,7 @@ impl Approvals {
             evidence: evidence.clone(),
         };
         // What is kept must count for whoever judges it next.
-        let judged = Self::judge_signed(&given, &signer, (&asked.id, &asked.digest), &entry.who, policy);
+        let judged = Self::judge_signed(&given, &signer, about, (&who, &entry.needs), policy);
         judged.map_err(denied)?;
         entry.given.push(given);
         Ok(true)
@@ -141,10 +157,14 @@ impl Approvals {
         in_force: InForce<'_>,
     ) -> Result<Box<RawValue>, RpcError> {
         let mac = self.mac(in_force.verifier).ok_or_else(unavailable)?;
-        let key = key_of(asked).ok_or_else(unknown)?;
+        let key = key_of(asked).ok_or_else(|| unknown(caller))?;
         let (_, entry) = self.seen(&mac, &key, caller, in_force).await?;
         let (id, digest) = (id(&key), digest(&entry.text));
-        let judge = |given| (given, self.judge(given, &id, &digest, &entry.who, in_force).err());
+        let decides = may_decide(&entry, caller, in_force);
+        let (about, of) = ((id.as_str(), digest.as_str()), (&entry.who, &entry.needs[..]));
+        // Callers are told neither the rules nor what became of somebody else's key or token.
+        let shown = |why: String| if decides { why } else { "it does not hold".to_owned() };
+        let judge = |given| (given, self.judge(given, about, of, in_force).err().map(shown));
         let judged: Vec<_> = entry.given.iter().map(judge).collect();
         let hold = judged.iter().filter(|(_, void)| void.is_none()).map(|(given, _)| *given);
         let standing = standing_of(&entry, in_force, hold);
@@ -168,8 +188,7 @@ impl Approvals {
             summary: Summary::new(&key, &entry, in_force, &standing),
             text: &entry.text,
             via: &entry.who.via,
-            // Callers are not told the rules.
-            rule: entry.rule.as_deref().filter(|_| may_decide(&entry, caller, in_force)),
+            rule: entry.rule.as_deref().filter(|_| decides),
             revision: &entry.revision,
             decisions: given.chain(denied).collect(),
         };
@@ -219,11 +238,7 @@ impl Approvals {
     ) -> Result<(u64, Entry), RpcError> {
         let found = self.store.read(key).await.map_err(|_| unavailable())?;
         let entry = found.and_then(|(revision, content)| Some((revision, Entry::open(mac, key, &content)?)));
-        entry.filter(|(_, entry)| may_see(entry, caller, in_force)).ok_or_else(unknown)
-    }
-
-    fn summary(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> Result<Box<RawValue>, RpcError> {
-        to_raw_value(&self.summarized(key, entry, in_force)).map_err(RpcError::internal)
+        entry.filter(|(_, entry)| may_see(entry, caller, in_force)).ok_or_else(|| unknown(caller))
     }
 
     /// As the replica that runs the call would judge it.
@@ -245,6 +260,11 @@ impl Summary {
             needs: needed(entry, in_force, have),
         }
     }
+}
+
+/// The answer to a decision that changes nothing, as things stand.
+fn refused(id: &str, state: &str, why: &str) -> RpcError {
+    RpcError::validation(format!("validation failed: {why}")).with_data(&json!({ "approval": id, "state": state }))
 }
 
 fn state(standing: Standing, entry: &Entry) -> &'static str {
@@ -312,19 +332,29 @@ struct Decided<'a> {
     void: Option<String>,
 }
 
-/// Whether it changes anything.
-fn deny(entry: &mut Entry, asked: &Approve, by: &Caller, in_force: InForce<'_>) -> bool {
+/// Whether it changes anything. The denial lasts as long as the call could have waited, or run.
+fn deny(entry: &mut Entry, asked: &Approve, by: &Caller, standing: Standing, in_force: InForce<'_>) -> bool {
     if entry.denied.is_some() {
         return false;
     }
-    let within_s = needs(entry, in_force).map(|need| need.within_s).max().unwrap_or_default();
+    let waits_until = entry.asked_at.saturating_add(longest(entry, in_force).0);
     entry.denied = Some(Denied {
         agent: by.agent.clone(),
         at: in_force.now_s,
         reason: asked.reason.clone(),
-        until: entry.asked_at.saturating_add(within_s),
+        until: waits_until.max(deadline(standing, entry)),
     });
     true
+}
+
+/// Whether the approval that was added last counts. Otherwise its sender's clock is to blame: by it, its time is over, or is still to come.
+fn counts((standing, _, counted): &Judged<'_>, entry: &Entry, now_s: u64) -> Result<(), String> {
+    let Some(given) = entry.given.last() else { return Ok(()) };
+    if *standing != Standing::Expired && counted.iter().any(|vote| vote.agent == given.agent.as_str()) {
+        return Ok(());
+    }
+    let (off_s, way) = (now_s.abs_diff(given.at), if given.at < now_s { "behind" } else { "ahead" });
+    Err(format!("the approval would not count: the clock of whoever signed it is {off_s} s {way}"))
 }
 
 /// Its own caller, and whoever may give one of the approvals.
@@ -333,7 +363,8 @@ fn may_see(entry: &Entry, caller: &Caller, in_force: InForce<'_>) -> bool {
 }
 
 fn may_decide(entry: &Entry, caller: &Caller, in_force: InForce<'_>) -> bool {
-    entry.needs.iter().any(|name| in_force.policy.may_decide(name, caller, &entry.who.requester()).is_ok())
+    let of = entry.who.requester();
+    entry.needs.iter().any(|name| in_force.policy.may_decide(name, &entry.needs, caller, &of).is_ok())
 }
 
 /// Where it comes in lists.
@@ -346,8 +377,13 @@ fn key_of(id: &str) -> Option<OutcomeKey> {
     OutcomeKey::approval(Name::new(agent).ok()?, place).filter(|key| key.digest().len() == WHO + WHAT)
 }
 
-fn unknown() -> RpcError {
-    RpcError::invalid_params("Invalid params: there is no request with this `id` that you made or may decide")
+/// The same whether there is one or not.
+fn unknown(caller: &Caller) -> RpcError {
+    let why = "Invalid params: there is no request with this `id` that you made or may decide";
+    match caller.algorithm {
+        ProofAlgorithm::EdDsa => RpcError::invalid_params(why),
+        ProofAlgorithm::Hs256 => RpcError::invalid_params(format!("{why}: whoever decides calls with an Ed25519 key")),
+    }
 }
 
 fn unavailable() -> RpcError {

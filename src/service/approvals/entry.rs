@@ -138,10 +138,15 @@ impl Entry {
         }
     }
 
+    /// Whether its call has begun, or it was denied.
+    pub(super) fn is_over(&self) -> bool {
+        self.ran.is_some() || self.denied.is_some()
+    }
+
     /// The bytes to store under this key.
     pub(super) fn seal(&mut self, mac: &HmacKey, key: &OutcomeKey) -> Bytes {
         self.written = Nonce::random().to_text();
-        self.room = if self.denied.is_none() && self.ran.is_none() { " ".repeat(ROOM) } else { String::new() };
+        self.room = if self.is_over() { String::new() } else { " ".repeat(ROOM) };
         let text = serde_json::to_vec(self).unwrap_or_default();
         [&mac.sign(&bound(key, &text))[..], &text].concat().into()
     }

@@ -1,6 +1,7 @@
 //! How far a request for approval has come: a pure function of who approved what, when, and of the policy.
 //! Never counts one approver twice, be it for two approvals.
 
+use crate::auth::Window;
 use crate::policy::Approval;
 
 /// What a policy asks of one approval.
@@ -57,40 +58,41 @@ pub(super) enum Standing {
 }
 
 /// The standing at `now` of what was asked for at `asked_at` (seconds since the Unix epoch), how many approvals count for each need, and
-/// which these are. Clocks differ by at most `skew_s`.
+/// which these are. Messages are accepted within `window`.
 pub(super) fn standing<'v>(
     needs: &[Need<'_>],
     votes: impl Iterator<Item = Vote<'v>>,
     asked_at: u64,
     now: u64,
-    skew_s: u64,
+    window: Window,
 ) -> (Standing, Vec<usize>, Vec<Vote<'v>>) {
     let mut votes: Vec<_> = votes.collect();
     votes.sort_by_key(|vote| vote.at);
     let mut counted: Vec<Vote<'v>> = Vec::new();
-    let (mut deadline, mut until) = (u64::MAX, u64::MAX);
+    let mut deadline = u64::MAX;
     let mut have = Vec::with_capacity(needs.len());
     for need in needs {
         let end = asked_at.saturating_add(need.within_s);
         deadline = deadline.min(end);
         let mut of_need = 0;
         for vote in votes.iter().filter(|vote| vote.approval == need.name) {
-            // What is signed names the request, so no vote is older than that; this bounds only clocks.
-            let in_time = vote.at.saturating_add(2 * skew_s) >= asked_at && vote.at < end;
+            // What is signed names the request, so no vote is older than that; this bounds only clocks. Whose message is accepted may be
+            // behind the replica that got it by the window, and that one behind the replica that made the request.
+            let earliest = asked_at.saturating_sub(window.window_s + 2 * window.skew_s);
+            let in_time = vote.at >= earliest && vote.at < end;
             let is_known = counted.iter().any(|known| known.is_of_same(vote));
             // A clock that went back would make it last longer.
-            let is_future = vote.at > now.saturating_add(skew_s);
+            let is_future = vote.at > now.saturating_add(window.skew_s);
             if of_need < need.count && in_time && !is_known && !is_future {
                 counted.push(vote.clone());
                 of_need += 1;
-                // A further approval does not make it last longer.
-                if of_need == need.count {
-                    until = until.min(vote.at.saturating_add(need.valid_s));
-                }
             }
         }
         have.push(of_need);
     }
+    // A further approval does not make it last longer: it is not counted.
+    let last = counted.iter().map(|vote| vote.at).max().unwrap_or_default();
+    let until = last.saturating_add(needs.iter().map(|need| need.valid_s).min().unwrap_or_default());
     let is_complete = !needs.is_empty() && needs.iter().zip(&have).all(|(need, have)| *have >= need.count.max(1));
     let standing = match is_complete {
         true if now < until => Standing::Approved { until },
@@ -113,7 +115,7 @@ mod tests {
     }
 
     fn at(needs: &[Need<'_>], votes: &[Vote<'_>], now: u64) -> (Standing, Vec<usize>) {
-        let (standing, have, _) = standing(needs, votes.iter().cloned(), 1_000, now, 5);
+        let (standing, have, _) = standing(needs, votes.iter().cloned(), 1_000, now, Window::default());
         (standing, have)
     }
 
@@ -145,13 +147,13 @@ mod tests {
         let laptop = Vote { persons: vec!["ann", "laptop"], ..vote("a", "laptop", 1_100) };
         assert_eq!(at(&both, &[laptop, phone], 1_110).1, [1, 0]);
         let approved = at(&both, &[vote("a", "ann", 1_100), vote("b", "bob", 1_105)], 1_110);
-        assert_eq!(approved, (Standing::Approved { until: 1_160 }, vec![1, 1]));
+        assert_eq!(approved, (Standing::Approved { until: 1_165 }, vec![1, 1]));
     }
 
     #[test]
     fn what_was_signed_too_early_too_late_or_in_the_future_does_not_count() {
         let needs = [need("a", 1)];
-        for (signed, now, counts) in [(989, 1_000, 0), (990, 1_000, 1), (1_599, 1_600, 1), (1_600, 1_600, 0)] {
+        for (signed, now, counts) in [(959, 1_000, 0), (960, 1_000, 1), (1_599, 1_600, 1), (1_600, 1_600, 0)] {
             assert_eq!(at(&needs, &[vote("a", "ann", signed)], now).1, [counts], "{signed}");
         }
         // The clock went back.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::entry::Who;
+use super::entry::{Entry, Who};
 use crate::jose::sha256_b64;
 use crate::rpc::Params;
 
@@ -60,6 +60,12 @@ impl Wanted<'_> {
             subject: &who.subject,
         };
         serde_json::to_string(&text).unwrap_or_default()
+    }
+
+    /// Whether an approval of this request can be one of the call. Not if the method's parameters have other names by now, or the subject's
+    /// rights came through other hands: those who sign would be shown something else.
+    pub(super) fn is_of(&self, entry: &Entry) -> bool {
+        self.who.via == entry.who.via && self.text(&entry.ask, entry.asked_at) == entry.text
     }
 }
 
@@ -136,6 +142,31 @@ mod tests {
         others.sort();
         others.dedup();
         assert_eq!(others.len(), 6);
+    }
+
+    #[test]
+    fn a_request_is_of_a_call_only_as_long_as_approvers_are_shown_that_call_and_who_passed_it_on() {
+        let who = Who {
+            agent: Name::new("ann").unwrap(),
+            subject: "carol".to_owned(),
+            issuer: Some("https://idp.example".to_owned()),
+            via: vec!["gateway".to_owned()],
+        };
+        let params = Params::encode(&[1]).unwrap();
+        let wanted = |who, names| Wanted {
+            audience: "prod/bank",
+            who,
+            method: "bank/transfer",
+            names,
+            params: plain(params.as_ref()),
+            idempotency_key: None,
+        };
+        let text = wanted(&who, vec!["amount"]).text("ask", 1_000);
+        let entry = Entry::new(text, "ask".to_owned(), 1_000, who.clone(), "bank/transfer".to_owned());
+        assert!(wanted(&who, vec!["amount"]).is_of(&entry));
+        assert!(!wanted(&who, vec!["total"]).is_of(&entry));
+        let other = Who { via: vec!["tess".to_owned()], ..who.clone() };
+        assert!(!wanted(&other, vec!["amount"]).is_of(&entry));
     }
 
     /// SPEC.md §6.3: a second implementation gets the same digest.

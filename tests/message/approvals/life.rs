@@ -218,6 +218,22 @@ async fn a_denial_counts_until_the_call_begins_and_stays() {
     assert_eq!(runs.count(), 0);
 }
 
+/// The call could still have run then, although nothing waits that long.
+#[tokio::test]
+async fn a_denial_lasts_as_long_as_what_it_denies_could_have_run() {
+    let (desk, runs) = desk();
+    let id = pending(&echo(&desk, LARGE).await);
+    desk.clock.advance_ms(29 * MINUTE_MS);
+    approve_by_both(&desk, &id).await;
+    desk.clock.advance_ms(2 * MINUTE_MS);
+    assert_eq!(decide(&desk, &approver(&desk, "tess"), &id, "", "deny").await["result"]["state"], "denied");
+    desk.clock.advance_ms(3 * MINUTE_MS - 1_000);
+    assert_eq!(echo(&desk, LARGE).await["error"]["data"]["state"], "denied");
+    desk.clock.advance_ms(1_000);
+    pending(&echo(&desk, LARGE).await);
+    assert_eq!(runs.count(), 0);
+}
+
 #[tokio::test]
 async fn a_caller_may_withdraw_its_own_request_and_no_other() {
     let (desk, _) = desk();
@@ -313,6 +329,11 @@ async fn an_approval_ends_with_the_key_or_token_that_gave_it() {
         let shown = ask(&desk, &approver(&desk, "tess"), "rpc.approval", &json!({ "id": id }).to_string()).await;
         let decisions = &shown["result"]["decisions"];
         assert!(decisions[0].get("void").is_none() && decisions[1]["void"].is_string(), "{what}: {shown}");
+        assert_ne!(decisions[1]["void"], "it does not hold", "{what}");
+        // Its caller learns that, and not why.
+        let ann = desk.agent("ann", &["worker"]);
+        let shown = ask(&desk, &ann, "rpc.approval", &json!({ "id": id }).to_string()).await;
+        assert_eq!(shown["result"]["decisions"][1]["void"], "it does not hold", "{what}: {shown}");
         // Somebody else can give it instead.
         assert_eq!(approve(&desk, "trudy", &id).await["result"]["state"], "approved");
         assert_eq!(echo(&desk, LARGE).await["result"]["amount"], 100, "{what}");
@@ -362,7 +383,8 @@ async fn the_record_names_those_whose_approvals_counted_and_nobody_else() {
         if is_retired {
             with_approvers(&desk, |keys| keys.retain(|key| key.kid != "tom.k1"));
         }
-        approve(&desk, "trudy", &id).await;
+        let third = approve(&desk, "trudy", &id).await;
+        assert_eq!(third["result"]["state"] == "approved", is_retired, "{third}");
         assert_eq!(echo(&desk, LARGE).await["result"]["amount"], 100);
         desk.service.recorder().unwrap().finish();
         let files = record_files(&folder).unwrap();
@@ -371,6 +393,127 @@ async fn the_record_names_those_whose_approvals_counted_and_nobody_else() {
         let ran: Vec<_> = lines.filter(|line| line["approval"]["state"] == "approved").collect();
         assert_eq!(ran.len(), 1, "{ran:?}");
         assert_eq!(ran[0]["approval"]["approvers"], json!(expected));
+    }
+}
+
+/// It would take the room of one that counts.
+#[tokio::test]
+async fn an_approval_that_is_not_needed_any_more_is_refused() {
+    let (desk, runs) = desk();
+    let abroad = r#"{"to":"abroad","amount":100}"#;
+    let id = pending(&echo(&desk, abroad).await);
+    for name in ["tess", "tom"] {
+        assert_eq!(approve(&desk, name, &id).await["result"]["state"], "pending");
+    }
+    let third = approve(&desk, "trudy", &id).await;
+    assert_eq!((&third["error"]["code"], &third["error"]["data"]["state"]), (&json!(-32001), &json!("pending")));
+    assert!(third["error"]["message"].as_str().unwrap().contains("as often as the call needs it"), "{third}");
+    assert_eq!(approve(&desk, "tess", &id).await["result"]["state"], "pending", "her own, once more");
+    let otto = decide(&desk, &approver(&desk, "otto"), &id, "officer", "approve").await;
+    assert_eq!(otto["result"]["state"], "approved", "{otto}");
+    assert_eq!(approve(&desk, "trudy", &id).await["error"]["data"]["state"], "approved");
+    let shown = ask(&desk, &approver(&desk, "tess"), "rpc.approval", &json!({ "id": id }).to_string()).await;
+    assert_eq!(shown["result"]["decisions"].as_array().unwrap().len(), 3, "{shown}");
+    assert_eq!(echo(&desk, abroad).await["result"]["to"], "abroad");
+    assert_eq!(runs.count(), 1);
+}
+
+/// SPEC.md §6.3: whoever takes long to give one of several approvals does not make the others old.
+#[tokio::test]
+async fn the_last_approval_of_the_call_starts_the_clock_for_all_of_them() {
+    let (desk, runs) = desk();
+    let abroad = r#"{"to":"abroad","amount":100}"#;
+    let id = pending(&echo(&desk, abroad).await);
+    decide(&desk, &approver(&desk, "otto"), &id, "officer", "approve").await;
+    desk.clock.advance_ms(10 * MINUTE_MS);
+    for (name, state) in [("tess", "pending"), ("tom", "approved")] {
+        assert_eq!(approve(&desk, name, &id).await["result"]["state"], state);
+    }
+    desk.clock.advance_ms(5 * MINUTE_MS - 1_000);
+    assert_eq!(echo(&desk, abroad).await["result"]["to"], "abroad");
+    assert_eq!(runs.count(), 1);
+}
+
+/// As far behind as its messages may be.
+#[tokio::test]
+async fn an_approver_whose_clock_is_behind_signs_what_counts_or_is_told_that_it_does_not() {
+    let of_one = POLICY.replace("count = 2\n", "count = 1\n");
+    for (policy, counts) in [(of_one.clone(), true), (of_one.replace("valid = \"5m\"", "valid = \"10s\""), false)] {
+        let (desk, _) = desk();
+        desk.change_policy(&policy);
+        let id = pending(&echo(&desk, LARGE).await);
+        let digest = digest(&text(&desk, &approver(&desk, "tess"), &id).await);
+        let params = json!({ "id": id, "approval": "two-treasurers", "digest": digest, "decision": "approve" });
+        let now_ms = desk.clock.now_ms();
+        let by = approver_with(&desk, "tom", |request| request.now_s -= 100);
+        desk.clock.set_ms(now_ms - 25_000);
+        let behind = desk.letter(&by, &call("rpc.approve", &params.to_string()));
+        desk.clock.set_ms(now_ms);
+        let told = send(&desk, &behind).await;
+        assert_eq!(told["result"]["state"] == "approved", counts, "{told}");
+        if !counts {
+            assert_eq!(told["error"]["code"], -32001, "{told}");
+            assert!(told["error"]["message"].as_str().unwrap().contains("25 s behind"), "{told}");
+            assert_eq!(approve(&desk, "trudy", &id).await["result"]["state"], "approved");
+        }
+        assert_eq!(echo(&desk, LARGE).await["result"]["amount"], 100);
+    }
+}
+
+/// What is judged when the call runs is all that is asked of those who approve.
+#[tokio::test]
+async fn an_approval_without_the_reason_that_is_asked_for_now_does_not_count() {
+    let (desk, runs) = desk();
+    let id = pending(&echo(&desk, LARGE).await);
+    approve_by_both(&desk, &id).await;
+    desk.change_policy(&POLICY.replace("count = 2\n", "count = 2\nreason = true\n"));
+    let waits = echo(&desk, LARGE).await;
+    assert_eq!((pending(&waits), &waits["error"]["data"]["needs"][0]["have"]), (id.clone(), &json!(0)), "{waits}");
+    let bare = approve(&desk, "tess", &id).await;
+    assert_eq!(bare["error"]["code"], -32602, "{bare}");
+    let digest = digest(&text(&desk, &approver(&desk, "tess"), &id).await);
+    for name in ["tess", "tom"] {
+        let params = json!({ "id": id, "approval": "two-treasurers", "digest": digest, "decision": "approve", "reason": "invoice 7" });
+        let answer = ask(&desk, &approver(&desk, name), "rpc.approve", &params.to_string()).await;
+        assert!(answer["result"].is_object(), "{answer}");
+    }
+    assert_eq!(echo(&desk, LARGE).await["result"]["amount"], 100);
+    assert_eq!(runs.count(), 1);
+}
+
+/// Otherwise people would sign what the replica that runs the call does not take for that call.
+#[tokio::test]
+async fn a_request_that_shows_something_else_than_the_call_is_made_anew() {
+    let by_position = r#"["al",100]"#;
+    let (desk, runs) = desk();
+    let id = pending(&echo(&desk, by_position).await);
+    approve_by_both(&desk, &id).await;
+    desk.change_policy(
+        &POLICY.replace("name = \"to\"", "name = \"payee\"").replace("when.params.to", "when.params.payee"),
+    );
+    let waits = echo(&desk, by_position).await;
+    assert_eq!((pending(&waits), &waits["error"]["data"]["needs"][0]["have"]), (id.clone(), &json!(0)), "{waits}");
+    assert!(text_of(&desk, by_position).await.contains("payee"));
+    approve_by_both(&desk, &id).await;
+    assert_eq!(echo(&desk, by_position).await["result"], json!(["al", 100]));
+    // What has run has run, whatever it would be called now.
+    assert_eq!(echo(&desk, by_position).await["error"]["data"]["state"], "consumed");
+    desk.change_policy(POLICY);
+    assert_eq!(echo(&desk, by_position).await["error"]["data"]["state"], "consumed");
+    assert_eq!(runs.count(), 1);
+}
+
+/// Whether there is such a request or not.
+#[tokio::test]
+async fn whoever_denies_under_a_shared_key_is_told_which_key_it_takes() {
+    let (desk, _) = desk();
+    let id = pending(&echo(&desk, LARGE).await);
+    let bob = desk.agent("bob", &["treasurer"]);
+    for id in [id.as_str(), "ann.AAAAAAAAAAAAAAAAAAAAAAAAAAAA"] {
+        let params = json!({ "id": id, "digest": "x", "decision": "deny" }).to_string();
+        let answer = ask(&desk, &bob, "rpc.approve", &params).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains("Ed25519"), "{answer}");
     }
 }
 
@@ -474,6 +617,24 @@ async fn one_person_does_not_give_both_approvals_whichever_of_them_tells_persons
         assert_eq!(echo(&desk, abroad).await["result"]["amount"], 100);
         assert_eq!(runs.count(), 1);
     }
+}
+
+/// Tess calls, and it is the officer's approval that tells persons apart.
+#[tokio::test]
+async fn nobody_approves_their_own_call_as_another_agent_whichever_approval_tells_persons_apart() {
+    let policy = POLICY
+        .replace("count = 2\n", "count = 1\n")
+        .replace("from = [\"officer\"]\n", "from = [\"officer\"]\ndistinct = \"person\"\n");
+    let (desk, _) = desk();
+    desk.change_policy(&of_persons(&policy));
+    let own = approver_with(&desk, "tess", |request| request.roles = ["worker".to_owned()].into());
+    let id = pending(&ask(&desk, &own, "desk/echo", r#"{"to":"abroad","amount":100}"#).await);
+    let hidden = ask(&desk, &approver(&desk, "tom"), "rpc.approval", &json!({ "id": id }).to_string()).await;
+    assert_eq!(hidden["error"]["code"], -32602, "{hidden}");
+    assert_eq!(approve(&desk, "trudy", &id).await["result"]["needs"][0]["have"], 1);
+    // Where no approval asks, they are two.
+    let id = pending(&ask(&desk, &own, "desk/echo", LARGE).await);
+    assert_eq!(approve(&desk, "tom", &id).await["result"]["state"], "approved");
 }
 
 /// The policy with agents of persons: `tom` is another agent of tess.

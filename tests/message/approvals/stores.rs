@@ -9,14 +9,12 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use sealwire::internal::auth::{
-    AdmitError, Claimed, GuardIdentity, GuardStats, LocalOutcomes, OutcomeKey, OutcomeStore, OutcomeStoreError,
-    ReplayGuard, TokenRules, TokenVerifier, Window,
+    Claimed, LocalOutcomes, OutcomeKey, OutcomeStore, OutcomeStoreError, TokenRules, TokenVerifier,
 };
-use sealwire::internal::wire::Nonce;
 use sealwire::{Ctx, RpcError};
+use sealwire_testkit::admits::Admits;
 use sealwire_testkit::desk::{Setup, call};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::*;
 
@@ -42,12 +40,28 @@ pub(super) struct Store {
     /// How many entries are being read, and how many have been at once.
     reading: AtomicUsize,
     most_reading: AtomicUsize,
+    at_next_claim: Hook,
+}
+
+/// What happens once.
+#[derive(Default)]
+struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
 }
 
 impl Store {
     /// What happens to the next changes.
     pub(super) fn fail(&self, faults: &[Fault]) {
         *self.faults.lock().unwrap() = faults.iter().copied().collect();
+    }
+
+    /// What happens while an idempotency key is claimed.
+    pub(super) fn at_next_claim(&self, what: impl FnOnce() + Send + 'static) {
+        *self.at_next_claim.0.lock().unwrap() = Some(Box::new(what));
     }
 
     /// Whoever gives up a call does so at one of these.
@@ -86,6 +100,11 @@ impl OutcomeStore for Store {
         keep: Duration,
     ) -> BoxFuture<'a, Result<Claimed, OutcomeStoreError>> {
         let changed = async move {
+            if !key.is_approval()
+                && let Some(what) = self.at_next_claim.0.lock().unwrap().take()
+            {
+                what();
+            }
             match self.next().await {
                 Fault::None => self.entries.claim(key, content, keep).await,
                 Fault::StoredInSilence => {
@@ -136,52 +155,11 @@ impl OutcomeStore for Store {
     }
 }
 
-/// Admits everything: replays are another matter.
-#[derive(Debug)]
-struct Admits(Arc<Store>);
-
-impl ReplayGuard for Admits {
-    fn fence(&self) -> u64 {
-        0
-    }
-
-    fn admit<'a>(
-        &'a self,
-        _owner: &'a Name,
-        _nonce: Nonce,
-        _iat: u64,
-        _exp: u64,
-        _received: Instant,
-    ) -> BoxFuture<'a, Result<(), AdmitError>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn kind(&self) -> &'static str {
-        "shared"
-    }
-
-    fn identity(&self) -> GuardIdentity {
-        GuardIdentity::new("shared", Window::new(30, 5).unwrap())
-    }
-
-    fn outcomes(&self) -> Option<Arc<dyn OutcomeStore>> {
-        Some(Arc::clone(&self.0) as Arc<dyn OutcomeStore>)
-    }
-
-    fn not_ready(&self) -> Option<String> {
-        None
-    }
-
-    fn stats(&self) -> GuardStats {
-        GuardStats::default()
-    }
-}
-
 /// Two replicas of one service. What is signed for the first, the second takes.
 pub(super) struct Replicas {
     pub(super) desks: [Desk; 2],
     pub(super) store: Arc<Store>,
-    runs: Arc<AtomicUsize>,
+    runs: [Arc<AtomicUsize>; 2],
 }
 
 impl Replicas {
@@ -190,25 +168,26 @@ impl Replicas {
     }
 
     fn over(entries: LocalOutcomes) -> Self {
-        let (store, runs) = (Arc::new(Store { entries, ..Store::default() }), Arc::new(AtomicUsize::new(0)));
-        let open = |tokens| {
-            let router =
-                Router::new(Arc::clone(&runs)).method("desk/echo", |ctx: Ctx<Arc<AtomicUsize>>, p: Value| async move {
-                    ctx.state().fetch_add(1, Ordering::SeqCst);
-                    Ok::<_, RpcError>(p)
-                });
-            let guard = Some(Arc::new(Admits(Arc::clone(&store))) as Arc<dyn ReplayGuard>);
-            desk_with(router, Setup { policy: POLICY, guard, tokens, ..Setup::default() })
-        };
-        let first = open(None);
-        let keys = first.issuer.key_set().unwrap();
-        let second = open(Some(TokenVerifier::new(TokenRules::new("test/desk"), keys)));
-        second.clock.set_ms(first.clock.now_ms());
+        let (store, runs) = (Arc::new(Store { entries, ..Store::default() }), <[Arc<AtomicUsize>; 2]>::default());
+        let first = replica(&store, &runs[0], None);
+        let second = replica(&store, &runs[1], Some(&first));
         Self { desks: [first, second], store, runs }
     }
 
+    /// The second one dies, and another takes its place.
+    pub(super) fn restart_second(&mut self) {
+        let now_ms = self.desks[1].clock.now_ms();
+        self.desks[1] = replica(&self.store, &self.runs[1], Some(&self.desks[0]));
+        self.desks[1].clock.set_ms(now_ms);
+    }
+
+    /// How many calls each has run.
+    pub(super) fn runs_of_each(&self) -> [usize; 2] {
+        self.runs.each_ref().map(|runs| runs.load(Ordering::SeqCst))
+    }
+
     pub(super) fn runs(&self) -> usize {
-        self.runs.load(Ordering::SeqCst)
+        self.runs_of_each().iter().sum()
     }
 
     /// A call of the method that needs approval.
@@ -231,6 +210,22 @@ impl Replicas {
     pub(super) fn advance_ms(&self, ms: u64) {
         self.desks.iter().for_each(|desk| desk.clock.advance_ms(ms));
     }
+}
+
+/// Tokens are those of the first one's issuer.
+fn replica(store: &Arc<Store>, runs: &Arc<AtomicUsize>, first: Option<&Desk>) -> Desk {
+    let router = Router::new(Arc::clone(runs)).method("desk/echo", |ctx: Ctx<Arc<AtomicUsize>>, p: Value| async move {
+        ctx.state().fetch_add(1, Ordering::SeqCst);
+        Ok::<_, RpcError>(p)
+    });
+    let guard = Some(Admits::over(Arc::clone(store) as Arc<dyn OutcomeStore>));
+    let keys = first.map(|first| first.issuer.key_set().unwrap());
+    let tokens = keys.map(|keys| TokenVerifier::new(TokenRules::new("test/desk"), keys));
+    let desk = desk_with(router, Setup { policy: POLICY, guard, tokens, ..Setup::default() });
+    if let Some(first) = first {
+        desk.clock.set_ms(first.clock.now_ms());
+    }
+    desk
 }
 
 fn state(answer: &Value) -> &Value {
@@ -301,6 +296,41 @@ async fn approvals_that_are_written_back_serve_no_second_call() {
     replicas.advance_ms(1_000);
     pending(&replicas.echo(1).await);
     assert_eq!(replicas.runs(), 1);
+}
+
+/// One of two approvals is written back, and somebody gives the other once more.
+#[tokio::test]
+async fn what_has_run_stays_so_as_long_as_somebody_could_complete_its_approvals_anew() {
+    let replicas = Replicas::new();
+    let desk = &replicas.desks[0];
+    let id = pending(&replicas.echo(0).await);
+    approve(desk, "tess", &id).await;
+    let (_, _, half) = replicas.store.content().await.unwrap();
+    approve(desk, "tom", &id).await;
+    assert_eq!(replicas.echo(0).await["result"]["amount"], 100);
+    replicas.advance_ms(29 * 60_000);
+    replicas.store.write(half).await;
+    assert_eq!(approve(desk, "trudy", &id).await["result"]["state"], "approved");
+    for _ in 0..2 {
+        assert_eq!(state(&replicas.echo(0).await), "consumed");
+        replicas.advance_ms(4 * 60_000);
+    }
+    assert_eq!(replicas.runs(), 1);
+}
+
+/// The replica that was told of the denial remembers it.
+#[tokio::test]
+async fn a_denial_is_not_undone_by_what_was_stored_before_it() {
+    let replicas = Replicas::new();
+    let id = replicas.approved().await;
+    let (_, _, approved) = replicas.store.content().await.unwrap();
+    let trudy = approver(&replicas.desks[0], "trudy");
+    decide(&replicas.desks[0], &trudy, &id, "", "deny").await;
+    replicas.store.write(approved).await;
+    assert_eq!(state(&replicas.echo(0).await), "denied");
+    replicas.advance_ms(5 * 60_000);
+    pending(&replicas.echo(1).await);
+    assert_eq!(replicas.runs(), 0);
 }
 
 #[tokio::test]
