@@ -12,6 +12,7 @@
 //! ```
 
 mod answer;
+mod approval;
 mod attachment;
 mod batch;
 mod catalogue;
@@ -49,6 +50,7 @@ use tokio::sync::Semaphore;
 pub use crate::trace::TraceContext;
 #[cfg(feature = "service")]
 pub(crate) use answer::hint;
+pub use approval::{NeededApproval, PendingApproval};
 pub use attachment::Attachment;
 pub use batch::{Batch, BatchAnswers, BatchCall};
 pub use catalogue::{Catalogue, MethodInfo, MethodResult};

@@ -96,7 +96,7 @@ pub use rpc::RpcError;
 pub mod call {
     pub use crate::client::{
         Attachment, BatchAnswers, BatchCall, Catalogue, ClientBuilder, ClientStats, CommandToken, FetchedToken,
-        FileToken, MethodInfo, MethodResult, StaticToken,
+        FileToken, MethodInfo, MethodResult, NeededApproval, PendingApproval, StaticToken,
     };
     #[cfg(feature = "service")]
     pub use crate::in_process::InProcessClient;

@@ -493,6 +493,9 @@ pub enum InvalidRequest {
         "attachments go with single calls, streams and subscriptions: not with notifications, batches and raw payloads"
     )]
     Attachments,
+    /// Waiting for approval with something other than a single call.
+    #[error("only single calls wait for approval: not notifications, batches, streams, subscriptions and raw payloads")]
+    AwaitApproval,
 }
 
 /// What is wrong with a signed answer.

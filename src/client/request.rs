@@ -13,15 +13,17 @@ use tokio::time::{Instant, sleep};
 
 use super::Client;
 use super::answer::Answer;
+use super::approval::{AwaitApproval, PendingApproval};
 use super::attachment::Attachment;
 use super::error::{ClientError, InvalidRequest, ProtocolError};
 use super::exchange::OutgoingMessage;
+use super::known_service::KnownService;
 use super::relay_options::RelayOptions;
 use super::spans::{Called, MessageSpans};
 use super::stop_signal::{StopSignal, Stoppable};
 use super::stream_options::{StreamOptions, asked};
 use crate::name::MethodName;
-use crate::rpc::{Id, Outcome, Request, Responses, RpcError};
+use crate::rpc::{Id, Outcome, Params, Request, Responses, RpcError};
 use crate::trace::Trace;
 use crate::wire::is_idempotency_key;
 
@@ -107,6 +109,7 @@ pub struct RequestBuilder {
     subject: Subject,
     detached: bool,
     stop: Option<StopSignal>,
+    approval: AwaitApproval,
     pub(super) stream: StreamOptions,
     pub(super) relay: RelayOptions,
     capabilities: Option<Arc<str>>,
@@ -140,6 +143,7 @@ impl RequestBuilder {
             subject: Subject::Agent,
             detached: false,
             stop: None,
+            approval: AwaitApproval::default(),
             stream: StreamOptions::default(),
             relay: RelayOptions::default(),
             capabilities: None,
@@ -197,6 +201,31 @@ impl RequestBuilder {
     /// [`CallStream::cancel`](super::CallStream::cancel).
     pub fn cancel_on(mut self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
         self.stop = Some(StopSignal::new(signal));
+        self
+    }
+
+    /// Waits for people, if they have to approve the call first: for `limit` at most, and at most until the deadline of the request for
+    /// approval. Meanwhile the same call, with the same idempotency key, is sent again under a new signature when the service says that
+    /// this may be worthwhile, every 0.5 to 30 s; each time [`RequestBuilder::deadline`] begins anew. The wait is over
+    ///
+    /// - with the result, or the method's own error, once the call was approved and has run;
+    /// - with `-32002`, whose `data.state` is `denied`, if somebody has denied it;
+    /// - with `-32018`, as without this option, if nobody has decided in time, or [`RequestBuilder::cancel_on`] has ended it. The call has
+    ///   not run, and its request for approval remains: sent again later, it runs if it has been approved;
+    /// - with any other error. If the answer to an approved call is lost, the outcome is unknown as with any call, and it is not sent again.
+    ///   Whoever does that gets the result if it has an idempotency key and the method keeps outcomes; otherwise `-32017`, whose `data.state`
+    ///   is `consumed`: it runs once for its approval.
+    ///
+    /// Only for a single call whose result comes in one message.
+    pub fn await_approval(mut self, limit: Duration) -> Self {
+        self.approval.limit = Some(limit);
+        self
+    }
+
+    /// Is told what the call waits for: at first, and whenever that has changed, as when one of two has approved it. Only with
+    /// [`RequestBuilder::await_approval`]. The handler must not block.
+    pub fn on_pending(mut self, handler: impl Fn(&PendingApproval) + Send + Sync + 'static) -> Self {
+        self.approval.on_pending = Some(Arc::new(handler));
         self
     }
 
@@ -283,6 +312,23 @@ impl RequestBuilder {
     /// Cancel safety: dropping the future cancels the call at the service, unless it is
     /// [detached](RequestBuilder::detached). It may have been executed all the same.
     pub async fn call<R: DeserializeOwned>(mut self, method: &str, params: impl Serialize) -> Result<R, ClientError> {
+        if self.approval.limit.is_none() {
+            return self.call_once(method, params).await;
+        }
+        let params = {
+            let given = params;
+            Params::encode(&given).map_err(InvalidRequest::from)?
+        };
+        let (approval, stop) = (std::mem::take(&mut self.approval), self.stop.clone());
+        let (service, clock) = (self.known_service()?, Arc::clone(&self.client.0.options.clock));
+        let now_ms = move || service.now_ms(clock.now_ms());
+        // Boxed: it would enlarge the future of every call, and few wait.
+        let decided = Box::pin(approval.until_decided(stop, now_ms, || self.clone().call_once(method, params.clone())));
+        decode(&decided.await?)
+    }
+
+    /// Calls a method, whether or not it then waits for approval.
+    async fn call_once<R: DeserializeOwned>(mut self, method: &str, params: impl Serialize) -> Result<R, ClientError> {
         if !self.attached.is_empty() {
             let stop = self.stop.take();
             let stream = self.stream::<IgnoredAny>(method, params);
@@ -351,12 +397,16 @@ impl RequestBuilder {
     /// The message, if all its options are valid.
     pub(super) fn build(&self, method: Option<&str>, payload: Bytes) -> Result<OutgoingMessage, InvalidRequest> {
         let inner = &self.client.0;
-        let service = inner.services.find(&inner.credentials, &self.service, inner.options.valid_s)?;
+        let service = self.known_service()?;
         if self.deadline < Duration::from_millis(1) || self.deadline > MAX_DEADLINE {
             return Err(InvalidRequest::Deadline(self.deadline));
         }
         if self.key.as_deref().is_some_and(|key| !is_idempotency_key(key)) {
             return Err(InvalidRequest::IdempotencyKey);
+        }
+        // A single call has already taken it.
+        if self.approval.limit.is_some() {
+            return Err(InvalidRequest::AwaitApproval);
         }
         // A stream has already taken them.
         if !self.attached.is_empty() {
@@ -410,6 +460,11 @@ impl RequestBuilder {
             capabilities: self.capabilities.clone(),
             tokens: Arc::clone(self.relay.tokens.as_ref().map_or(&inner.tokens, |tokens| &tokens.0)),
         })
+    }
+
+    fn known_service(&self) -> Result<Arc<KnownService>, InvalidRequest> {
+        let inner = &self.client.0;
+        inner.services.find(&inner.credentials, &self.service, inner.options.valid_s)
     }
 
     /// Whether it goes to the subject of a method, which batches do not have.

@@ -1,6 +1,7 @@
 //! The client against a real nats-server, with a service behind it, with nobody behind it, and with forgers in between.
 
 mod answers;
+mod approvals;
 mod broker;
 mod calls;
 mod configured;

@@ -14,7 +14,7 @@ const FACE: &[(&str, &str)] = &[
     (
         "call",
         "Attachment BatchAnswers BatchCall Catalogue ClientBuilder ClientStats CommandToken FetchedToken \
-         FileToken InProcessClient MethodInfo MethodResult Request StaticToken",
+         FileToken InProcessClient MethodInfo MethodResult NeededApproval PendingApproval Request StaticToken",
     ),
     (
         "configure",

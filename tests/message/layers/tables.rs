@@ -133,7 +133,11 @@ pub(super) const PACKAGES: &[Package] = &[
                         ". answer control error incoming known_service link observe pending sent spans stop_signal token",
                     ),
                     ("relay_options", "observe sent token"),
-                    ("request", ". answer attachment error exchange relay_options spans stop_signal stream_options"),
+                    ("approval", "error stop_signal"),
+                    (
+                        "request",
+                        ". answer approval attachment error exchange known_service relay_options spans stop_signal stream_options",
+                    ),
                     ("relay", ". answer error observe request sent token"),
                     ("batch", ". answer error request"),
                     (
