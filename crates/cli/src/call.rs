@@ -3,6 +3,7 @@
 
 pub(crate) mod approvals;
 mod attach;
+mod await_approval;
 pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod discover;
@@ -299,6 +300,9 @@ fn stopped(error: &ClientError, signals: &Signals) -> Option<Failure> {
         ClientError::Cancelled { sent: true } => Some(ended_by_signal(false)),
         ClientError::Remote(error) if error.profile_code() == Some(code::CANCELLED) && signals.has_come() => {
             Some(ended_by_signal(true))
+        }
+        ClientError::Remote(error) if error.profile_code() == Some(code::APPROVAL_REQUIRED) && signals.has_come() => {
+            Some(Failure::new(Exit::Interrupted, "stopped by a signal: the call waits for approval, and has not run"))
         }
         _ => None,
     }

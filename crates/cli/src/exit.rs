@@ -216,6 +216,13 @@ impl Failure {
         self.rpc.as_ref().and_then(|rpc| rpc.profile_code())
     }
 
+    /// A text member of the `data` of the error that the service answered with, unless the application chose its code.
+    pub(crate) fn data_text(&self, member: &str) -> Option<String> {
+        let rpc = self.rpc.as_ref().filter(|rpc| rpc.profile_code().is_some())?;
+        let data: serde_json::Value = serde_json::from_str(rpc.data()?.get()).ok()?;
+        Some(data.get(member)?.as_str()?.to_owned())
+    }
+
     /// Whether the message contains these words.
     pub(crate) fn says(&self, words: &str) -> bool {
         self.message.contains(words)

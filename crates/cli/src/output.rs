@@ -13,7 +13,7 @@ use crate::progress::{Bar, ProgressLine};
 use crate::{colour, term};
 
 /// Where a command's results and remarks go.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Output {
     json: bool,
 }

@@ -8,6 +8,7 @@ use sealwire::internal::client::MessageId;
 use serde_json::value::RawValue;
 
 use super::attach::{Attach, Attached, attach};
+use super::await_approval::AwaitApproval;
 use super::outcome::{Outcome, shown};
 use super::repeat::Repeat;
 use super::{Options, STREAM_DEADLINE, Words, failed, stream};
@@ -29,6 +30,8 @@ Examples:
   echo '{\"to\":\"bob\",\"amount\":500}' | sealwire call bank bank/transfer - --json
   sealwire call math math/add '[2,3]' --method-subject
   sealwire call math math/add '[2,3]' --wait 10s    # it has just been started
+  sealwire call bank bank/transfer '{\"to\":\"bob\",\"amount\":250000}' \\
+      --wait-approval 10m                           # people approve it first
   sealwire call writer writer/tell '[\"a story\"]' --stream
   sealwire call archive archive/store --attach document=report.pdf")]
 pub(crate) struct Call {
@@ -50,6 +53,8 @@ pub(crate) struct Call {
     /// and the method fetches the bytes while it runs. Append `;type=text/plain` to give its media type; repeat for several
     #[arg(long, value_name = "NAME=FILE", value_parser = attach)]
     attach: Vec<Attach>,
+    #[command(flatten)]
+    approval: AwaitApproval,
     #[command(flatten)]
     often: Repeat,
 }
@@ -96,7 +101,8 @@ impl Call {
             return self.options.run_until_stopped(service, out, streamed).map_err(explained);
         }
         let answer = self.options.run(service, out, async |client, signals| {
-            request(&client).cancel_on(signals.stop()).call::<Box<RawValue>>(method, &params).await
+            let request = self.approval.of(request(&client).cancel_on(signals.stop()), service, out);
+            request.call::<Box<RawValue>>(method, &params).await
         });
         let result = answer.map_err(explained)?;
         out.result(&Outcome::Result(&result), || shown(&result))?;
@@ -126,8 +132,13 @@ impl Words {
 
     /// A denial: the service must not say why.
     fn denied(&self, failure: Failure, id: &MessageId) -> Failure {
-        let id = id.get().unwrap_or_default();
         let (service, method) = (&self.service, &self.method);
+        // People have denied it, not the policy.
+        if let Some(request) = failure.data_text("approval") {
+            return failure
+                .help(format!("`sealwire approvals show {service} {request}` says who has denied it, and why"));
+        }
+        let id = id.get().unwrap_or_default();
         let ask = if is_builtin(method) {
             String::new()
         } else if let Some(others) = self.others() {

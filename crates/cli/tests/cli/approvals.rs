@@ -4,7 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use sealwire_testkit::{SOON, within};
+use tokio::process::Child;
+
 use crate::call::Bench;
+use crate::process::{SIGTERM, heard, says, send, spawn, whole};
 use crate::shell::Ran;
 
 const POLICY: &str = r#"
@@ -120,5 +124,82 @@ async fn a_call_is_denied_by_who_may_decide_or_withdrawn_and_by_nobody_else() {
         (open["approvals"].as_array().unwrap().len(), all["approvals"][0]["state"].clone()),
         (0, json!("denied"))
     );
+    bench.end().await;
+}
+
+/// Approves or denies a request as `eve`, who has looked at it.
+fn decide(bench: &Bench, id: &str, decision: &str) {
+    let seen = approvals(bench, "eve", &["show", "demo", id, "--json"]).ok().json()["digest"].clone();
+    approvals(bench, "eve", &[decision, "demo", id, "--digest", seen.as_str().unwrap(), "--reason", "so"]).ok();
+}
+
+/// A call of `planner` that waits for people, with further arguments.
+fn waiting(bench: &Bench, params: &str, more: &[&str]) -> Child {
+    let call = ["call", "--creds", "planner.creds.json", "demo", "math/mul", params, "--wait-approval"];
+    spawn(&bench.shell, &[&call[..], more].concat())
+}
+
+/// Its exit code, stdout and stderr.
+async fn ended(child: Child) -> (i32, String, String) {
+    let output = within(SOON, child.wait_with_output()).await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The request that a call waits for, once there is one.
+async fn listed(bench: &Bench) -> String {
+    within(SOON, async {
+        loop {
+            let all = approvals(bench, "eve", &["list", "demo", "--json"]).ok().json();
+            match all["approvals"][0]["id"].as_str() {
+                Some(id) => return id.to_owned(),
+                None => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_waits_for_people_as_long_as_it_is_told_to() {
+    let bench = bench().await;
+    let child = waiting(&bench, "[100,4]", &["5m"]);
+    let id = listed(&bench).await;
+    decide(&bench, &id, "approve");
+    let (code, stdout, stderr) = ended(child).await;
+    assert_eq!((code, stdout.as_str()), (0, "400\n"), "{stderr}");
+    let shown = format!("sealwire approvals show demo {id}");
+    assert!(stderr.contains("treasurer, 0 of 1 by treasurer") && stderr.contains(&shown), "{stderr}");
+    assert_eq!(stderr.matches("waiting for approval until").count(), 1, "{stderr}");
+
+    // Scripts are told nothing but the outcome.
+    let child = waiting(&bench, "[100,5]", &["5m", "--json"]);
+    let id = listed(&bench).await;
+    decide(&bench, &id, "deny");
+    let (code, stdout, stderr) = ended(child).await;
+    let error: Value = serde_json::from_str(&stderr).unwrap();
+    assert_eq!((code, stdout.as_str(), &error["error"]["kind"]), (10, "", &json!("denied")), "{stderr}");
+    let help = error["error"]["help"].as_str().unwrap();
+    assert!(help.contains(&format!("sealwire approvals show demo {id}")), "{help}");
+
+    let (code, _, stderr) = ended(waiting(&bench, "[100,6]", &["1s"])).await;
+    assert!(code == 16 && stderr.contains("send the same call again once it is approved"), "{stderr}");
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_for_people_ends_with_a_signal_and_does_not_repeat() {
+    let bench = bench().await;
+    let mut child = waiting(&bench, "[100,7]", &["5m"]);
+    let mut stderr = heard(child.stderr.take().unwrap());
+    says(&mut stderr, "waiting for approval").await;
+    send(SIGTERM, child.id().unwrap());
+    assert_eq!(within(SOON, child.wait()).await.unwrap().code(), Some(130));
+    let said = whole(&mut stderr).await;
+    assert!(said.contains("stopped by a signal: the call waits for approval, and has not run"), "{said}");
+    for other in [&["--every", "1s"][..], &["--stream"]] {
+        let args = [&["call", "demo", "math/mul", "[100,7]", "--wait-approval", "5m"][..], other].concat();
+        bench.run(&args).fails(2, &["cannot be used with"]);
+    }
     bench.end().await;
 }

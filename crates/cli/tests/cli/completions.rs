@@ -42,7 +42,7 @@ fn completions_know_commands_and_the_names_in_the_files_around() {
     let lines = [
         ("sealwire cal", &["call"][..]),
         ("sealwire keys re", &["request", "retire", "revoke"]),
-        ("sealwire call --wa", &["--wait"]),
+        ("sealwire call --wa", &["--wait", "--wait-approval"]),
         ("sealwire call --creds planner.creds.json ''", &["bank", "demo", "math"]),
         ("sealwire call math math/", &["math/add", "math/mul"]),
         ("sealwire call --creds pl", &["planner.creds.json"]),
