@@ -1,11 +1,13 @@
-//! `sealwire approvals`: calls that wait for people: list them, look at one, approve or deny it.
+//! `sealwire approvals`: calls that wait for people: list or watch them, look at one, approve or deny it.
 //! Never signs for a call that was not shown in full, with everything hidden in it made visible.
 
 mod decide;
 mod desk;
 mod list;
+mod pages;
 mod request;
 mod show;
+mod watch;
 
 use clap::Subcommand;
 
@@ -18,6 +20,7 @@ pub(crate) enum Approvals {
     Show(show::Show),
     Approve(decide::Approve),
     Deny(decide::Deny),
+    Watch(watch::Watch),
 }
 
 impl Approvals {
@@ -27,6 +30,7 @@ impl Approvals {
             Self::Show(command) => command.run(out),
             Self::Approve(command) => command.run(out),
             Self::Deny(command) => command.run(out),
+            Self::Watch(command) => command.run(out),
         }
     }
 }

@@ -203,3 +203,36 @@ async fn a_call_that_waits_for_people_ends_with_a_signal_and_does_not_repeat() {
     }
     bench.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_shown_as_they_come_and_so_is_their_end() {
+    let bench = bench().await;
+    // Older than the watch, and decided.
+    let old = waits(mul(&bench, "[100,8]"));
+    decide(&bench, &old, "deny");
+    let watch = ["approvals", "watch", "demo", "--creds", "eve.creds.json", "--every", "1s", "--times", "3"];
+    let open = waits(mul(&bench, "[100,9]"));
+    let mut child = spawn(&bench.shell, &[&watch[..], &["--json"]].concat());
+    let mut stdout = heard(child.stdout.take().unwrap());
+    says(&mut stdout, &open).await;
+    let new = waits(mul(&bench, "[100,10]"));
+    says(&mut stdout, &new).await;
+    decide(&bench, &open, "approve");
+    assert!(within(SOON, child.wait()).await.unwrap().success());
+    let lines = whole(&mut stdout).await;
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> = lines.iter().map(|line| (&line["approval"]["id"], &line["approval"]["state"])).collect();
+    assert_eq!(
+        told,
+        [(&json!(open), &json!("pending")), (&json!(new), &json!("pending")), (&json!(open), &json!("approved"))]
+    );
+
+    // Whoever may not list them, is told at once; a signal is the usual end.
+    approvals(&bench, "planner", &["watch", "demo"]).fails(10, &["rpc.approvals"]);
+    let mut child = spawn(&bench.shell, &watch);
+    let mut stdout = heard(child.stdout.take().unwrap());
+    says(&mut stdout, "treasurer: 0 of 1, from treasurer").await;
+    send(SIGTERM, child.id().unwrap());
+    assert!(within(SOON, child.wait()).await.unwrap().success());
+    bench.end().await;
+}

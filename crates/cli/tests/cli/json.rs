@@ -20,7 +20,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker or a service, or keep running: where their JSON is tested.
-const ELSEWHERE: [(&str, &str); 45] = [
+const ELSEWHERE: [(&str, &str); 46] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -41,6 +41,7 @@ const ELSEWHERE: [(&str, &str); 45] = [
     ("approvals show", "approvals.rs"),
     ("approvals approve", "approvals.rs"),
     ("approvals deny", "approvals.rs"),
+    ("approvals watch", "approvals.rs"),
     ("gateway", "gateway_http.rs"),
     ("authd", "broker_gate"),
     ("exporter", "telemetry"),

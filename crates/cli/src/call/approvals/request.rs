@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::{term, when};
 
 /// One request in a list.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Summary {
     pub(super) id: String,
     pub(super) state: String,
@@ -26,7 +26,7 @@ pub(super) struct Summary {
     pub(super) needs: Vec<Needed>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Needed {
     pub(super) approval: String,
     pub(super) roles: Vec<String>,
@@ -88,6 +88,15 @@ pub(super) struct Read {
     text: Text,
     /// What an approver signs.
     pub(super) digest: String,
+}
+
+impl Summary {
+    /// It on one line.
+    pub(super) fn to_line(&self, now_s: u64) -> String {
+        let Self { id, state, agent, subject, method, deadline, .. } = self;
+        let who = if subject == agent { agent.clone() } else { format!("{agent} for {subject}") };
+        format!("{id}  {state}  {method}  {who}  until {}", when::both(*deadline, now_s))
+    }
 }
 
 impl Request {
