@@ -8,7 +8,7 @@ use hyper::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use sealwire::errors::code;
 use sealwire::{ClientError, RpcError};
-use sealwire_gateway::dialect::{Outcome, Refusal, failed, json, single};
+use sealwire_gateway::dialect::{Outcome, Refusal, approval_in_words, failed, json, single};
 use sealwire_gateway::http::Expose;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -157,7 +157,7 @@ pub(crate) fn translated(expose: &Expose, error: &ClientError) -> Refusal {
 
 /// An error that the service has signed.
 fn of_service(error: &RpcError, is_unknown: bool, is_native: bool) -> Refusal {
-    let message = error.message().to_owned();
+    let message = approval_in_words(error).unwrap_or_else(|| error.message().to_owned());
     let data = || {
         let data = error.data().filter(|data| data.get().len() <= DATA_BYTES)?;
         serde_json::from_str::<Value>(data.get()).ok()
@@ -181,6 +181,11 @@ fn of_service(error: &RpcError, is_unknown: bool, is_native: bool) -> Refusal {
             Refusal::new(StatusCode::OK, code::INTERNAL_ERROR, message)
                 .with_data(json!([info, retry]))
                 .with(RETRY_AFTER, HeaderValue::from(retry_ms.div_ceil(1_000).max(1)))
+        }
+        code::APPROVAL_REQUIRED => {
+            let info = error_info("APPROVAL_REQUIRED", GATEWAY, &json!({ "outcome": "not_executed" }));
+            let all = std::iter::once(info).chain(data().map(protobuf_value)).collect();
+            Refusal::new(StatusCode::OK, code::INTERNAL_ERROR, message).with_data(Value::Array(all))
         }
         // The call has begun, or may have; what it did is unknown.
         _ if is_unknown => {
@@ -215,9 +220,12 @@ fn method_failed(error: &RpcError, data: Option<Value>) -> Refusal {
         false => json!({ "serviceCode": code }),
     };
     let info = error_info("METHOD_FAILED", GATEWAY, &metadata);
-    let value = data.map(|data| json!({ "@type": "type.googleapis.com/google.protobuf.Value", "value": data }));
-    let all: Vec<Value> = std::iter::once(info).chain(value).collect();
+    let all: Vec<Value> = std::iter::once(info).chain(data.map(protobuf_value)).collect();
     Refusal::new(StatusCode::OK, code::INTERNAL_ERROR, error.message().to_owned()).with_data(Value::Array(all))
+}
+
+fn protobuf_value(data: Value) -> Value {
+    json!({ "@type": "type.googleapis.com/google.protobuf.Value", "value": data })
 }
 
 #[cfg(test)]
@@ -271,6 +279,14 @@ mod tests {
             let (status, said) = said(&with_data(code, data), false);
             assert_eq!((status, &said["data"][0]["reason"]), (200, &json!("OUTCOME_UNKNOWN")), "{code}");
         }
+        let pending = r#"{"approval":"ann.x","needs":[],"deadline":1790000000,"retry_after_ms":2000}"#;
+        let waits = said(&with_data(-32_018, pending), false).1;
+        assert_eq!((&waits["code"], &waits["data"][0]["reason"]), (&json!(-32_603), &json!("APPROVAL_REQUIRED")));
+        assert_eq!(
+            (&waits["data"][0]["metadata"]["outcome"], &waits["data"][1]["value"]["approval"]),
+            (&json!("not_executed"), &json!("ann.x"))
+        );
+        assert!(waits["message"].as_str().unwrap().contains("call again"), "{waits}");
         // A native agent sends them without the sign.
         for (code, reason) in (32_001..).zip(REASONS) {
             let said = said(&error(code), true).1;

@@ -1,6 +1,7 @@
 //! What a dialect in a package of its own stands on: requests that were let in, and what they are answered with. Nothing here lets a request
 //! in, reads a body or reaches the bus without the gateway's own pipeline.
 
+pub use crate::approval::in_words as approval_in_words;
 pub use crate::bus::BusLink;
 pub use crate::http::authority::authority_name;
 pub use crate::http::connections::{AnswerDeadline, Body};

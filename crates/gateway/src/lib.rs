@@ -2,6 +2,7 @@
 //! Never makes a decision that belongs to a service, and never makes up a result.
 
 mod agent;
+mod approval;
 mod bus;
 mod caller;
 mod catalogue;

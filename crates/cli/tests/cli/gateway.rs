@@ -24,6 +24,18 @@ allow = ["math/add", "job/run", "text/echo", "clock/ticks"]
 [role.clerk]
 allow = ["log/append", "audit/read"]
 
+[role.treasurer]
+allow = ["rpc.*"]
+
+[approval.treasurer]
+from = ["treasurer"]
+
+[rule.seen]
+everyone = true
+deny = ["bank/transfer"]
+unless_approved = "treasurer"
+when.params.to = { is = "carol" }
+
 [rule.small]
 roles = ["user"]
 allow = ["bank/transfer"]
@@ -45,9 +57,7 @@ async fn the_documented_lines_start_what_clients_use() {
     let Some(python) = python() else { return };
     let stage = demo().await;
     // So that the credentials name the service.
-    let key = stage.shell.read_json("tools.service-key.json");
-    let (kid, x) = (key["kid"].as_str().unwrap(), key["x"].as_str().unwrap());
-    stage.shell.run(&format!("keys pin planner.creds.json --service tools --kid {kid} --x={x}")).ok();
+    pin(&stage, "planner");
     let pages = [include_str!("../../../../docs/gateway/stdio.md"), include_str!("../../../../README.md")];
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let mut lines: Vec<Vec<String>> = pages
@@ -69,10 +79,18 @@ async fn the_documented_lines_start_what_clients_use() {
     stage.end().await;
 }
 
+/// Adds the service's key to an agent's credentials.
+fn pin(stage: &Stage, agent: &str) {
+    let key = stage.shell.read_json("tools.service-key.json");
+    let (kid, x) = (key["kid"].as_str().unwrap(), key["x"].as_str().unwrap());
+    stage.shell.run(&format!("keys pin {agent}.creds.json --service tools --kid {kid} --x={x}")).ok();
+}
+
 /// Another agent, with this role.
-fn enrol(stage: &Stage, agent: &str, role: &str) {
+fn enrol(stage: &Stage, agent: &str, role: &str, alg: &str) {
     let url = stage.shell.read_json("planner.creds.json")["nats"]["urls"][0].as_str().unwrap().to_owned();
-    stage.shell.run(&format!("keys new-agent {agent} --service dev/tools=ring.json --url {url}")).ok();
+    stage.shell.run(&format!("keys new-agent {agent} --alg {alg} --service dev/tools=ring.json --url {url}")).ok();
+    pin(stage, agent);
     let bound = format!("--subject {agent} --cnf-kid {agent}.k1 --out {agent}.jwt --role {role}");
     stage.shell.run(&format!("token issue --key token-key.json --audience dev/tools {bound}")).ok();
     let told = stage.shell.run(&format!("discover --creds {agent}.creds.json --wait 60s --json tools")).ok().json();
@@ -105,7 +123,7 @@ pub(crate) async fn told(python: &Path, token: &str, arguments: &[&str]) -> Vec<
 async fn row_40_published_clients_call_what_their_agent_may() {
     let Some(python) = python() else { return };
     let stage = demo().await;
-    enrol(&stage, "clerk", "clerk");
+    enrol(&stage, "clerk", "clerk", "hs256");
     let found = clients(python, "demo", "auto,legacy,2026-07-28,fastmcp", &command(&stage, "planner")).await;
     assert_eq!(found.len(), 4);
     for found in &found {
@@ -143,6 +161,36 @@ async fn row_40_published_clients_call_what_their_agent_may() {
     };
     within(LONG, ended).await;
     clerk.end().await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_published_client_is_told_what_its_call_waits_for_and_makes_it_once_it_is_approved() {
+    let Some(python) = python() else { return };
+    let stage = demo().await;
+    enrol(&stage, "tess", "treasurer", "eddsa");
+    let tess = |words: &[&str]| {
+        stage.shell.run_args(&[&["approvals"], words, &["--creds", "tess.creds.json", "--json"]].concat()).ok().json()
+    };
+    let pay = async |names| clients(python, "pay", names, &command(&stage, "planner")).await;
+    // It is the same call, whichever client makes it.
+    let waiting = pay("auto,legacy,fastmcp").await;
+    let listed = tess(&["list", "tools"]);
+    let id = listed["approvals"][0]["id"].as_str().unwrap();
+    assert_eq!(listed["approvals"].as_array().unwrap().len(), 1, "{listed}");
+    for found in &waiting {
+        let said = found["paid"][2][0].as_str().unwrap();
+        assert_eq!(found["paid"][0], true, "{found}");
+        for part in [id, "has not run", "treasurer (0 of 1 so far, by treasurer)", "exactly the same arguments"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    let seen = tess(&["show", "tools", id])["digest"].as_str().unwrap().to_owned();
+    tess(&["approve", "tools", id, "--digest", &seen]);
+    let paid = pay("fastmcp,auto").await;
+    assert_eq!(paid[0]["paid"][0], false, "{paid:?}");
+    let again = paid[1]["paid"][2][0].as_str().unwrap();
+    assert!(paid[1]["paid"][0] == true && again.contains("has begun before"), "{again}");
     stage.end().await;
 }
 

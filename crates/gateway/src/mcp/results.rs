@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::message::{Fault, Outcome, complete_result};
+use crate::approval;
 use crate::bus::Away;
 use crate::catalogue::{Tool, ToolResult};
 
@@ -120,18 +121,18 @@ pub(super) fn refused(revision: Revision, tool: &Tool, error: &ClientError, rece
     let ClientError::Remote(remote) = error else { return unsaid(revision, error) };
     let data = remote.data().map(|data| serde_json::from_str::<Value>(data.get()).unwrap_or_default());
     let retry = data.as_ref().and_then(|data| data.get("retry_after_ms")).and_then(Value::as_u64);
+    let of_approval = approval::in_words(remote);
     let text = match (remote.profile_code().unwrap_or_default(), retry) {
         (code::METHOD_NOT_FOUND, _) => return Err(Fault::params(format!("Unknown tool: {}", tool.method.name))),
         // The service refuses the gateway's own message, not the caller's.
         (code::UNAUTHENTICATED | code::STALE | code::REPLAYED, _) => return unsaid(revision, error),
         // SPEC.md §10: every tool call is a stream, so it may have begun. A client that is told to retry would do so.
         (code::OVERLOADED, _) => return unsaid(revision, error),
+        (code::APPROVAL_REQUIRED | code::PERMISSION_DENIED | code::CONFLICT, _) if of_approval.is_some() => {
+            of_approval.unwrap_or_default()
+        }
         (code::PERMISSION_DENIED, _) if !error.is_outcome_unknown() => {
             "permission denied: not with these arguments".to_owned()
-        }
-        (code::APPROVAL_REQUIRED, _) => {
-            "approval required: people have to approve this call; call again with the same arguments once they have"
-                .to_owned()
         }
         (_, Some(ms)) if !remote.is_application() => format!("{}: retry after {ms} ms", remote.message()),
         _ => remote.message().to_owned(),

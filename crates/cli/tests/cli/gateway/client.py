@@ -1,7 +1,7 @@
 """Clients of MCP that nobody here wrote, against the server that the arguments start, or the one at an address. Prints a JSON object for
 each.
 
-Usage: client.py demo|list|ask CLIENT[,CLIENT…] COMMAND…
+Usage: client.py demo|list|ask|pay CLIENT[,CLIENT…] COMMAND…
 CLIENT is fastmcp, or a mode of the package mcp: auto, legacy, or a revision. BEARER: the token to show at an address.
 """
 
@@ -51,6 +51,9 @@ async def of_mcp(mode):
             prompt = await client.get_prompt("p", {"topic": "cats"})
             found["prompt"] = prompt.messages[0].content.text
             return found
+        if TASK == "pay":
+            found["paid"] = await call("bank_transfer", {"to": "carol", "amount": 50})
+            return found
         found["added"] = await call("math_add", {"a": 2, "b": 3})
         if TASK == "list":
             return found
@@ -80,6 +83,10 @@ async def of_fastmcp():
     server = COMMAND[0] if AT_ADDRESS else StdioTransport(COMMAND[0], COMMAND[1:], keep_alive=False)
     async with FastClient(server, auth=BEARER or None) as client:
         found["tools"] = [tool.name for tool in await client.list_tools()]
+        if TASK == "pay":
+            result = await client.call_tool("bank_transfer", {"to": "carol", "amount": 50}, raise_on_error=False)
+            found["paid"] = [result.is_error is True, None, [block.text for block in result.content]]
+            return found
         result = await client.call_tool("math_add", {"a": 2, "b": 3})
         found["added"] = [result.is_error is True, result.structured_content, [block.text for block in result.content]]
         result = await client.call_tool("bank_transfer", {"to": "bob", "amount": 1000}, raise_on_error=False)
