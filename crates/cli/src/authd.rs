@@ -1,6 +1,7 @@
 //! `sealwire authd`: tells brokers who a new connection is, by the access token that its agent uses for calls.
 //! Never holds a key of an agent, and never gives a connection more than the policies of services leave.
 
+mod backlog;
 mod judge;
 mod report;
 mod request;
@@ -14,14 +15,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use nkeys::{KeyPair, XKey};
 use sealwire::configure::TelemetryConfig;
+use sealwire::internal::KeyedLogLimiter;
 use sealwire::internal::files::read_secret;
 use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Session, Subject};
-use sealwire::internal::{KeyedLogLimiter, LogLimiter};
 use sealwire::metrics::Telemetry;
 use serde_json::json;
-use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
+use self::backlog::Backlog;
 use self::judge::{Admitted, Denied, Judge};
 use self::report::{Counts, State};
 use self::request::{NoQuestion, Question};
@@ -74,6 +75,9 @@ pub(crate) struct Authd {
     /// How many connections one host may open at once
     #[arg(long, value_name = "N", default_value = "500")]
     host_burst: NonZeroU32,
+    /// For how many seconds the brokers wait for an answer: `timeout` in their `authorization`. Older questions are dropped
+    #[arg(long, value_name = "SECONDS", default_value_t = crate::users::CALLOUT_S, value_parser = clap::value_parser!(u32).range(1..=120))]
+    broker_waits: u32,
     /// Where /metrics, /livez and /readyz are served
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
@@ -85,10 +89,12 @@ pub(crate) struct Authd {
 /// The subject on which brokers ask, and the group of those who answer: each question goes to one of them.
 const ASKED: &str = "$SYS.REQ.USER.AUTH";
 const GROUP: &str = "sealwire-authd";
-/// Questions that wait. More than that are dropped: their brokers deny them in time, and would not wait for the answers.
-const WAITING: usize = 1_024;
+/// The largest question, headers included: a token, and with TLS the certificates of its client.
+const LARGEST: usize = 64 << 10;
 /// How often files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long it takes to answer, at the end, what brokers have asked already.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// How long ending may take.
 const ENDING: Duration = Duration::from_secs(5);
 
@@ -112,11 +118,7 @@ struct Responder {
 }
 
 /// Puts questions into the queue.
-struct Inbox {
-    questions: mpsc::Sender<(Instant, Message)>,
-    counts: Arc<Counts>,
-    full: LogLimiter,
-}
+struct Inbox(Arc<Backlog>);
 
 impl Authd {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
@@ -149,25 +151,25 @@ impl Authd {
                 denials: KeyedLogLimiter::default(),
                 strangers: KeyedLogLimiter::default(),
             });
-            let (questions, queue) = mpsc::channel(WAITING);
-            let waiting = questions.clone();
-            let inbox = Arc::new(Inbox { questions, counts: Arc::clone(&counts), full: LogLimiter::default() });
+            let patience = Duration::from_secs(u64::from(self.broker_waits));
+            let backlog = Arc::new(Backlog::new(patience, Arc::clone(&counts)));
+            let inbox = Arc::new(Inbox(Arc::clone(&backlog)));
             let subject = Subject { subject: ASKED.to_owned(), queue: Some(GROUP.to_owned()), max_per_second: None };
-            let opened = Connection::open(&bus, Options::new("sealwire authd", vec![subject]), inbox);
+            let options = Options { max_message: LARGEST, ..Options::new("sealwire authd", vec![subject]) };
+            let opened = Connection::open(&bus, options, inbox);
             let Some(opened) = signals.unless_stopped(opened).await else { return Ok(Exit::Ok) };
             let connection = Arc::new(opened.or_fail(Exit::Transport)?);
             if let Some(telemetry) = &telemetry {
-                let left = waiting.clone();
-                let waiting = Arc::new(move || WAITING - left.capacity());
-                let state = State { counts, judge, connection: Arc::clone(&connection), waiting };
+                let (connection, backlog) = (Arc::clone(&connection), Arc::clone(&backlog));
+                let state = State { counts, judge, connection, backlog };
                 telemetry.report(&state);
                 telemetry.ready_when(move || state.conditions());
             }
-            let mut tasks = JoinSet::new();
-            let queue = Arc::new(Mutex::new(queue));
+            let mut answering = JoinSet::new();
             for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-                tasks.spawn(answer(Arc::clone(&responder), Arc::clone(&connection), Arc::clone(&queue)));
+                answering.spawn(answer(Arc::clone(&responder), Arc::clone(&connection), Arc::clone(&backlog)));
             }
+            let mut tasks = JoinSet::new();
             tasks.spawn(refresh(Arc::clone(&responder)));
             tasks.spawn(responder.judge.follow());
             let (issuer, xkey) = (responder.issuer.public_key(), responder.xkey.public_key());
@@ -178,12 +180,9 @@ impl Authd {
             signals.stop().await;
             connection.end_queues().await;
             // Brokers wait for answers to what they have asked us already.
-            let answered = async {
-                while waiting.capacity() < WAITING {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            drop(tokio::time::timeout(Duration::from_secs(2), answered).await);
+            backlog.close();
+            let answered = async { while answering.join_next().await.is_some() {} };
+            drop(tokio::time::timeout(ANSWERED_WITHIN, answered).await);
             connection.drain().await;
             Ok(Exit::Ok)
         })?
@@ -235,13 +234,11 @@ fn seed<T>(path: &Path, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<
 }
 
 /// Answers one question after the other.
-async fn answer(
-    responder: Arc<Responder>,
-    connection: Arc<Connection>,
-    queue: Arc<Mutex<mpsc::Receiver<(Instant, Message)>>>,
-) {
+async fn answer(responder: Arc<Responder>, connection: Arc<Connection>, backlog: Arc<Backlog>) {
     loop {
-        let Some((came, message)) = queue.lock().await.recv().await else { return };
+        // There are as many of these as threads, and a backlog never makes them wait: whoever reads from the broker needs its turn.
+        tokio::task::yield_now().await;
+        let Some((came, message)) = backlog.next().await else { return };
         let Some((to, answer)) = responder.answer(&message, when::now_s()) else { continue };
         let Some(session): Option<Arc<Session>> = connection.session() else { continue };
         if let Err(error) = session.publish(&to, "", &[], &answer).await {
@@ -318,12 +315,7 @@ impl Responder {
 
 impl Handler for Inbox {
     fn message(&self, message: Message) {
-        if self.questions.try_send((Instant::now(), message)).is_err() {
-            self.counts.count("dropped", "queue");
-            if let Some(more) = self.full.check() {
-                tracing::warn!(target: "sealwire::authd", more, "more questions than can be answered: run more of this");
-            }
-        }
+        self.0.push(Instant::now(), message);
     }
 
     fn event(&self, event: Event) {

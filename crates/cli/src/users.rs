@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 pub(crate) use self::accounts::{AUTH, Account, SYSTEM};
 pub(crate) use self::claims::AccountKeys;
-pub(crate) use self::server::Callout;
+pub(crate) use self::server::{CALLOUT_S, Callout};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::read_if_there;
 use sealwire_lab::permissions::Permissions;

@@ -9,6 +9,7 @@ use sealwire::internal::nats::Connection;
 use sealwire::internal::registry::{Collector, DescriptorEncoder, Durations, Families, Labelled, Registry, Report};
 use sealwire::serve::Condition;
 
+use super::backlog::Backlog;
 use super::judge::Judge;
 
 /// What became of questions.
@@ -29,14 +30,25 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts a question: `admitted`, `denied`, `ignored` or `dropped`.
+    /// Counts a question: `admitted`, `denied` or `ignored`.
     pub(super) fn count(&self, result: &str, reason: &'static str) {
         self.questions.change(Some(result), reason, |count| *count += 1);
+    }
+
+    /// Counts so many that nobody has looked into.
+    pub(super) fn dropped(&self, reason: &'static str, many: usize) {
+        self.questions.change(Some("dropped"), reason, |count| *count += many as u64);
     }
 
     /// An answer is on its way to a question that came then.
     pub(super) fn answered(&self, came: Instant) {
         self.took.record(came.elapsed());
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(&self, result: &str, reason: &str) -> u64 {
+        let questions = self.questions.read(|count| *count);
+        questions.into_iter().filter(|(of, why, _)| of == result && *why == reason).map(|(_, _, count)| count).sum()
     }
 }
 
@@ -46,8 +58,7 @@ pub(super) struct State {
     pub(super) counts: Arc<Counts>,
     pub(super) judge: Arc<Judge>,
     pub(super) connection: Arc<Connection>,
-    /// How many questions wait.
-    pub(super) waiting: Arc<dyn Fn() -> usize + Send + Sync>,
+    pub(super) backlog: Arc<Backlog>,
 }
 
 impl State {
@@ -79,7 +90,7 @@ impl fmt::Debug for Reported {
 
 impl Collector for Reported {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let State { counts, judge, connection, waiting } = &self.0;
+        let State { counts, judge, connection, backlog } = &self.0;
         let families = &mut Families::from(encoder);
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         families.info("sealwire_authd_build", "The version of the program", version)?;
@@ -100,7 +111,7 @@ impl Collector for Reported {
             "Time from the receipt of a question to its answer",
             [(sealwire::internal::registry::NO_LABELS, &counts.took)],
         )?;
-        families.level("sealwire_authd_waiting_questions", "Questions that wait to be answered", waiting())?;
+        families.level("sealwire_authd_waiting_questions", "Questions that wait to be answered", backlog.len())?;
         families.level("sealwire_authd_hosts", "Hosts that have a rate of their own", judge.hosts())?;
         let standings = judge.standings();
         let labels = |service| [("service", service)];

@@ -125,4 +125,4 @@ impl Callout {
 }
 
 /// How long a broker waits for the answer to a callout, in seconds.
-const CALLOUT_S: u32 = 2;
+pub(crate) const CALLOUT_S: u32 = 2;
