@@ -157,9 +157,12 @@ impl Users {
         self.users.iter().any(|user| user.kind == kind)
     }
 
-    /// Leaves out all agents.
-    pub(crate) fn forget_agents(&mut self) {
-        self.users.retain(|user| user.kind != Kind::Agent);
+    /// Leaves out all agents but these and those of gateways.
+    pub(crate) fn forget_agents(&mut self, kept: &[Name]) {
+        let gateways =
+            self.users.iter().filter(|user| user.kind == Kind::GatewayFollower).map(|user| user.name.clone());
+        let kept: Vec<Name> = gateways.chain(kept.iter().cloned()).collect();
+        self.users.retain(|user| user.kind != Kind::Agent || kept.contains(&user.name));
     }
 
     /// Revokes JWTs that were made for a user until now.

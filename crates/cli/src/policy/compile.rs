@@ -67,6 +67,10 @@ pub(crate) struct Compile {
     /// The user of a `sealwire authd` (`U…`); repeat for several
     #[arg(long = "responder", value_name = "NKEY", requires = "callout")]
     responders: Vec<String>,
+    /// An agent that stays a user beside the callout, such as a gateway's, which has no token of its own; repeat for several. A gateway
+    /// that follows what is revoked stays in any case
+    #[arg(long, value_name = "AGENT", requires = "callout")]
+    keep: Vec<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -111,7 +115,12 @@ impl Compile {
                         .help("`sealwire setup cluster` writes operator/users.json; a file of your own has {\"users\": [{\"kind\": \"agent\", \"name\": …, \"nkey\": \"U…\"}]}, with the kinds agent, service, guard, tools, revoker, closer, follower, gateway-follower, authd-follower and responder")
                 })?;
                 if callout.is_some() {
-                    users.forget_agents();
+                    let listed =
+                        |agent: &Name| users.iter().any(|(kind, name, _)| kind == Kind::Agent && name == agent);
+                    if let Some(unknown) = self.keep.iter().find(|agent| !listed(agent)) {
+                        return Err(Failure::input(format!("--keep: no agent {unknown} is in the list of users")));
+                    }
+                    users.forget_agents(&self.keep);
                 }
                 for (index, nkey) in callout.iter().flat_map(|callout| &callout.responders).enumerate() {
                     let known = users.iter().any(|(kind, _, known)| kind == Kind::Responder && known == nkey);

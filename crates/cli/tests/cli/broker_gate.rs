@@ -384,6 +384,37 @@ async fn compiled_jwts_and_scoped_keys_give_the_same_permissions() {
     ann.is_ann(&["site.add", "rpc.discover"], &["site.count", "site.sleep"]).await;
 }
 
+/// A gateway mints a token for each call, and has none of its own to log in with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_without_a_token_stay_users_beside_the_callout() {
+    let gate = Gate::new();
+    let (edge, robot) = (KeyPair::new_user(), KeyPair::new_user());
+    let mut list = gate.shell.read_json("users.json");
+    let follower = KeyPair::new_user();
+    for (kind, name, key) in
+        [("agent", "edge", &edge), ("gateway-follower", "edge", &follower), ("agent", "robot", &robot)]
+    {
+        list["users"].as_array_mut().unwrap().push(json!({ "kind": kind, "name": name, "nkey": key.public_key() }));
+    }
+    gate.shell.write("users.json", &list.to_string());
+    let (issuer, xkey, responder) = (gate.issuer.public_key(), gate.xkey.public_key(), gate.responder.public_key());
+    let keys = ["--users", "users.json", "--callout", &issuer, "--xkey", &xkey, "--responder", &responder];
+    // No `authd` runs, so whoever gets in is a user.
+    let server = gate.server(gate.compile(&[&["--nats", "--keep", "robot"][..], &keys].concat())).await;
+    for (agent, key) in [("edge", &edge), ("robot", &robot)] {
+        let mut wire = gate.connect(|nonce| with_nkey(key, nonce)).await.unwrap();
+        assert!(wire.may_publish(&format!("rpc.v1.site.{agent}.site.add")).await, "{agent}");
+        assert!(!wire.may_publish("rpc.v1.site.ann.site.add").await, "{agent}");
+    }
+    assert!(gate.connect(|nonce| with_nkey(&gate.ann, nonce)).await.is_err());
+    server.reload(&gate.compile(&[&["--nats"][..], &keys].concat())).await;
+    assert!(gate.connect(|nonce| with_nkey(&edge, nonce)).await.is_ok());
+    assert!(gate.connect(|nonce| with_nkey(&robot, nonce)).await.is_err());
+    let config = gate.config();
+    let args = ["policy", "compile", "--config", &config, "--nats", "--keep", "nobody"];
+    gate.shell.run_args(&[&args[..], &keys].concat()).fails(30, &["no agent nobody"]);
+}
+
 fn jwt(issuer: &KeyPair, mut claims: Value) -> String {
     claims["iss"] = issuer.public_key().into();
     claims["iat"] = sealwire::SystemClock.now_s().into();
