@@ -172,8 +172,28 @@ pub struct TokensConfig {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PolicyConfig {
-    /// The folder of policy files. Read again when something in it changes.
+    /// The folder of policy files. Read again when something in it changes. With `source = "bucket"`, it decides only until there is a
+    /// package, and an empty one denies everything until then.
     pub folder: PathBuf,
+    /// Where policies come from: the folder, or what operators push to the bucket of `[revocation]` (docs/policy-push.md).
+    #[serde(default)]
+    pub source: PolicySource,
+    /// With `source = "bucket"`: where the last package is kept across restarts. It is verified again, and one with a lower number is
+    /// refused then. A service does not start if anybody else could write the file or its folder.
+    #[setting(left_out = "`<service>.policy`")]
+    pub state: Option<PathBuf>,
+}
+
+/// Where policies come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Setting)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum PolicySource {
+    /// The folder.
+    #[default]
+    Folder,
+    /// What operators push, signed.
+    Bucket,
 }
 
 /// `[reload]`

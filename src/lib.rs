@@ -133,8 +133,8 @@ pub mod configure {
     pub use crate::auth::{OperatorConfig, RevocationConfig};
     #[cfg(feature = "service")]
     pub use crate::config::{
-        DiscoveryConfig, GuardKind, IssuerConfig, KeysConfig, LimitsConfig, PolicyConfig, ReloadConfig, ReplayConfig,
-        TelemetryConfig, TokensConfig,
+        DiscoveryConfig, GuardKind, IssuerConfig, KeysConfig, LimitsConfig, PolicyConfig, PolicySource, ReloadConfig,
+        ReplayConfig, TelemetryConfig, TokensConfig,
     };
     pub use crate::files::FileTrust;
     #[cfg(feature = "service")]

@@ -19,13 +19,14 @@
 //! | `engine` | from checked rules to a [`PolicySet`], and from a call to its [`Decision`] |
 //! | `explain` | why a decision came out as it did |
 //!
-//! and `tools` stands beside them, for reviewers; `stack` gives the parsers room. Nothing here knows about services: they turn decisions into permits.
+//! and `tools` stands beside them, for reviewers; `distribution` brings sets from operators to replicas; `stack` gives the parsers room. Nothing here knows about services: they turn decisions into permits.
 //!
 //! All rules of all files compile into one Cedar policy set, which is split by method when it is loaded, and then into
 //! groups of rules about the same callers. So the cost of a decision grows neither with the rules of other methods nor
 //! with those about other callers.
 
 mod cedar;
+mod distribution;
 mod engine;
 mod explain;
 mod language;
@@ -34,6 +35,10 @@ mod stack;
 #[cfg(feature = "policy-tools")]
 mod tools;
 
+pub use distribution::{
+    Package, PackageChange, PackageError, PackageEvent, PackageFollower, PackageId, PackageReport, PackageStanding,
+    Packages, PackagesError, RefusedPackage, SignedPackage,
+};
 pub(crate) use engine::narrow;
 pub use engine::{
     ApprovalRecord, Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow,

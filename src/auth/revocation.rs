@@ -18,13 +18,14 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub use bucket::{Bucket, BucketError, BucketSubjects, Stored};
+pub use bucket::{Bucket, BucketError, BucketSubjects, MAX_PACKAGE_BYTES, Stage, Stored};
 pub use config::{OperatorConfig, RevocationConfig};
 pub use follower::{RevocationEvent, RevocationFollower};
 pub use list::{EVERYTHING, Kind, ListError, MAX_NAME, MAX_REASON, MAX_REVOCATIONS, Revocation, RevocationList};
 pub use report::{FollowerId, FollowerReport, FollowerRole};
 pub use signed::{
-    MAX_LIST_BYTES, OperatorKey, OperatorKeyError, Operators, OperatorsError, SignedList, SignedListError,
+    MAX_LIST_BYTES, OperatorKey, OperatorKeyError, Operators, OperatorsError, Signatures, SignedList, SignedListError,
+    TooFewSignatures,
 };
 
 use crate::files::{Content, FileTrust, Folder, SecretFileError, read_trusted, write_secret};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Config, ConfigError, GuardKind, ReplayConfig};
+use super::{Config, ConfigError, GuardKind, PolicySource, ReplayConfig};
 use crate::auth::{
     Denylist, KeyRing, KeySet, KeySource, LocalGuard, NonceLimits, ReplayGuard, Revocations, ServiceKeyMissing,
     TimeFloor, TokenVerifier, Verifier, Window, read_trusted_service_key,
@@ -16,6 +16,7 @@ use crate::clock::{Clock, SystemClock};
 #[cfg(feature = "otel")]
 use crate::export::TraceOptions;
 use crate::files::{Content, Folder, SecretFileError, is_missing};
+use crate::policy::Packages;
 use crate::record::Recorder;
 use crate::service::{
     AttachmentLimits, Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, StreamLimits, WantsMethods, Watched,
@@ -298,18 +299,32 @@ impl Config {
                 in_all: self.limits.attachment_memory_bytes,
             },
         };
+        let packages = self.packages()?;
         let options = ServeOptions {
             queue: self.limits.queue,
             queue_bytes: self.limits.queue_bytes,
             in_flight: self.limits.in_flight,
             drain: Duration::from_secs(self.limits.drain_s),
             watched,
+            packages: packages.clone(),
             tell_agents: self.discovery.tell_agents,
             ..ServeOptions::default()
         };
         let builder = Service::builder().verifier(endpoint, verifier).policies(&self.policy.folder);
-        let builder = builder.believing(self.files.clone()).limits(limits);
+        let builder = builder.believing(self.files.clone()).beginning_with(packages).limits(limits);
         Ok((recorder.into_iter().fold(builder, Builder::record), options))
+    }
+
+    /// The policies that operators distribute, if they do.
+    ///
+    /// # Errors
+    /// [`ConfigError::Packages`].
+    pub fn packages(&self) -> Result<Option<Arc<Packages>>, ConfigError> {
+        let Some(revocation) = self.revocation.as_ref().filter(|_| self.policy.source == PolicySource::Bucket) else {
+            return Ok(None);
+        };
+        let state = self.policy.state.clone().unwrap_or_default();
+        Ok(Some(Arc::new(Packages::open(revocation, (&self.environment, &self.service), state)?)))
     }
 
     /// The record, in a session with the name of the replica.
@@ -356,7 +371,9 @@ impl Config {
             });
             watched.push(denylist.closes_after(bound));
         }
-        watched.push(Watched::policy(self.policy.folder.clone(), self.files.clone()));
+        if self.policy.source == PolicySource::Folder {
+            watched.push(Watched::policy(self.policy.folder.clone(), self.files.clone()));
+        }
         watched
     }
 }

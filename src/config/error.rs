@@ -65,6 +65,14 @@ pub enum ConfigError {
     /// `[revocation]`, or its state file, is wrong.
     #[error("`[revocation]`: {0}")]
     Revocation(#[from] crate::auth::RevocationError),
+    /// Policies come from a bucket, and nothing says which.
+    #[error(
+        "`source = \"bucket\"` in `[policy]` needs `[revocation]`, which names the operators and the broker that has the bucket"
+    )]
+    NoBucket,
+    /// The policies that were kept, or whose signatures count for them, are wrong.
+    #[error("`source = \"bucket\"` in `[policy]`: {0}")]
+    Packages(#[from] crate::policy::PackagesError),
     /// `[telemetry]` is wrong.
     #[error("`{}`: {reason}", path.display())]
     Telemetry {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::ranges::check_ranges;
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, PolicySource};
 use crate::fault::{self, Fault};
 use crate::files::{Content, FileTrust, SecretFileError, read_open};
 use crate::nats::BusConfig;
@@ -49,6 +49,8 @@ impl Config {
         self.tokens.relative_to(folder);
         self.telemetry.relative_to(folder);
         self.policy.folder = folder.join(&self.policy.folder);
+        let kept = format!("{}.policy", self.service);
+        self.policy.state = Some(folder.join(self.policy.state.unwrap_or_else(|| kept.into())));
         self.replay.state = Some(folder.join(self.replay.state.unwrap_or_else(|| state.into())));
         self
     }
@@ -86,6 +88,9 @@ pub fn load_with<T: DeserializeOwned + Setting>(path: &Path) -> Result<(Config, 
     }
     if let Some(revocation) = &config.revocation {
         revocation.nats.check().map_err(|error| ConfigError::Bus { section: "revocation.nats", error })?;
+    }
+    if config.policy.source == PolicySource::Bucket && config.revocation.is_none() {
+        return Err(ConfigError::NoBucket);
     }
     config.telemetry.check().map_err(|reason| ConfigError::Telemetry { path: path.to_owned(), reason })?;
     let folder = path.parent().unwrap_or_else(|| Path::new(""));

@@ -27,7 +27,7 @@ use super::{Inner, Service, ServiceLimits, builtin};
 use crate::auth::Verifier;
 use crate::clock::{Clock, SystemClock};
 use crate::files::FileTrust;
-use crate::policy::{Finding, Methods, PolicyErrors, PolicySet};
+use crate::policy::{Finding, Methods, Packages, PolicyErrors, PolicySet};
 use crate::record::Recorder;
 use crate::rpc::RpcError;
 use crate::wire::{Endpoint, KeyError, random_bytes};
@@ -62,6 +62,7 @@ pub struct WantsPolicy {
 pub struct WantsMethods {
     before: WantsPolicy,
     policy: Source,
+    packages: Option<Arc<Packages>>,
     limits: ServiceLimits,
     recorder: Option<Recorder>,
 }
@@ -138,6 +139,7 @@ impl Builder<WantsPolicy> {
             stage: WantsMethods {
                 before: self.stage,
                 policy: Source::Folder(folder.into(), FileTrust::default()),
+                packages: None,
                 limits: ServiceLimits::default(),
                 recorder: None,
             },
@@ -151,6 +153,7 @@ impl Builder<WantsPolicy> {
             stage: WantsMethods {
                 before: self.stage,
                 policy: Source::Set(Box::new(policy)),
+                packages: None,
                 limits: ServiceLimits::default(),
                 recorder: None,
             },
@@ -165,6 +168,13 @@ impl Builder<WantsMethods> {
         if let Source::Folder(_, trust) = &mut self.stage.policy {
             *trust = files;
         }
+        self
+    }
+
+    /// Begins with the policy that operators have distributed last, if one was kept.
+    #[must_use]
+    pub(crate) fn beginning_with(mut self, packages: Option<Arc<Packages>>) -> Self {
+        self.stage.packages = packages;
         self
     }
 
@@ -238,10 +248,15 @@ impl Builder<Ready> {
         if !wrong.is_empty() {
             return Err(BuildError::Methods(wrong));
         }
-        let WantsMethods { before: WantsPolicy { endpoint, verifier }, policy, limits, recorder } = before;
-        let policy = match policy {
-            Source::Set(set) => *set,
-            Source::Folder(folder, trust) => {
+        let WantsMethods { before: WantsPolicy { endpoint, verifier }, policy, packages, limits, recorder } = before;
+        let kept = packages.and_then(|packages| packages.begin(&registered));
+        let policy = match (kept, policy) {
+            (Some((set, findings)), _) => {
+                findings.iter().for_each(Finding::log);
+                set
+            }
+            (None, Source::Set(set)) => *set,
+            (None, Source::Folder(folder, trust)) => {
                 let (set, findings) = PolicySet::open_trusted(&folder, Some(&trust), &registered)?;
                 findings.iter().for_each(Finding::log);
                 set

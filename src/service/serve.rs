@@ -9,6 +9,7 @@ mod error;
 mod ingress;
 mod options;
 mod outlet;
+mod packages;
 mod questions;
 mod reload;
 #[cfg(feature = "metrics")]
@@ -157,6 +158,7 @@ impl Service {
         let reloads = EndedWithUs(reload::start(Arc::clone(&shared)));
         let told = EndedWithUs(tokio::spawn(shared::follow(Arc::clone(&shared))));
         let revocations = EndedWithUs(revocation::start(Arc::clone(&shared)));
+        let packages = packages::start(Arc::clone(&shared)).map(EndedWithUs);
         let run = async {
             tokio::select! {
                 served = shared.run(&control) => served.map(Some),
@@ -185,7 +187,7 @@ impl Service {
         };
         // Everything accepted is answered: only now does this instance stop answering on the bus.
         control.finish().await;
-        drop((reloads, told, revocations));
+        drop((reloads, told, revocations, packages));
         shared.leave().await;
         self.close_record().await;
         outcome

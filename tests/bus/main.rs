@@ -13,6 +13,7 @@ mod leaf_nodes;
 mod nats_connection;
 mod operator_mode;
 mod outages;
+mod policy_packages;
 mod policy_reload;
 mod revocation;
 mod revocation_list;

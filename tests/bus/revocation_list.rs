@@ -34,7 +34,8 @@ impl Operator {
     async fn new(bus: &BusConfig) -> Self {
         let environment = Name::new("test").unwrap();
         let reports = BucketSubjects::of(&environment).reports();
-        let mut bucket = Bucket::open(bus, &environment, ("operator", "operator"), vec![reports]).await.unwrap();
+        let mut bucket =
+            Bucket::open(bus, BucketSubjects::of(&environment), ("operator", "operator"), vec![reports]).await.unwrap();
         bucket.create(1).await.unwrap();
         let list = RevocationList::first(environment, SystemClock.now_ms());
         let mut operator = Self { key: OperatorKey::generate("op-1").unwrap(), bucket, list, began: Instant::now() };

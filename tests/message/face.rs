@@ -18,7 +18,7 @@ const FACE: &[(&str, &str)] = &[
     ),
     (
         "configure",
-        "AgentKey DiscoveryConfig FileTrust GuardKind IssuerConfig KeysConfig LimitsConfig OperatorConfig PolicyConfig ProofAlgorithm \
+        "AgentKey DiscoveryConfig FileTrust GuardKind IssuerConfig KeysConfig LimitsConfig OperatorConfig PolicyConfig PolicySource ProofAlgorithm \
          RecordConfig ReloadConfig ReplayConfig RevocationConfig ServicePublicKey TelemetryConfig TokensConfig",
     ),
     (

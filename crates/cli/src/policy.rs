@@ -17,8 +17,11 @@ mod learn;
 mod lines;
 mod matrix;
 mod names;
+mod package;
+mod push;
 mod schema;
 mod skeleton;
+mod status;
 mod test;
 mod who_can;
 
@@ -28,7 +31,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 pub(crate) use first_call::NewAgent;
 
-/// Access policies: check, test, explain, review, compare and format the files.
+/// Access policies: check, test, explain, review, compare, format and distribute the files.
 #[derive(Subcommand)]
 pub(crate) enum Policy {
     Check(check::Check),
@@ -43,6 +46,8 @@ pub(crate) enum Policy {
     Drift(drift::Drift),
     Skeleton(skeleton::Skeleton),
     Learn(learn::Learn),
+    Push(push::Push),
+    Status(status::Status),
     Fmt(fmt::Fmt),
     Schema(schema::Schema),
 }
@@ -62,6 +67,8 @@ impl Policy {
             Self::Drift(command) => command.run(out),
             Self::Skeleton(command) => command.run(out),
             Self::Learn(command) => command.run(out),
+            Self::Push(command) => command.run(out),
+            Self::Status(command) => command.run(out),
             Self::Fmt(command) => command.run(out),
             Self::Schema(command) => command.run(out),
         }

@@ -3,8 +3,8 @@
 
 mod act;
 mod brokers;
-mod desk;
-mod report;
+pub(crate) mod desk;
+pub(crate) mod report;
 pub(crate) mod restore;
 pub(crate) mod revocations;
 pub(crate) mod revoke;
@@ -20,40 +20,40 @@ use crate::when;
 
 /// What every command that signs takes.
 #[derive(Args)]
-struct Signing {
+pub(crate) struct Signing {
     /// The operator's file: environment, operators' public keys, and the login at the broker
     #[arg(long, value_name = "FILE", default_value = CONFIG)]
-    config: PathBuf,
+    pub(crate) config: PathBuf,
     /// The operator's key; repeat for several
     #[arg(long = "key", value_name = "FILE", required = true)]
-    keys: Vec<PathBuf>,
-    /// Write the list, signed with these keys, to this file instead of the bucket, for another operator to sign
+    pub(crate) keys: Vec<PathBuf>,
+    /// Write what is signed, with these keys, to this file instead of the bucket, for another operator to sign
     #[arg(long, value_name = "FILE")]
-    draft: Option<PathBuf>,
+    pub(crate) draft: Option<PathBuf>,
     #[command(flatten)]
-    waiting: Waiting,
+    pub(crate) waiting: Waiting,
 }
 
 /// Whom to wait for.
 #[derive(Args)]
-struct Waiting {
+pub(crate) struct Waiting {
     /// How many replicas of a service must report; of a gateway, by its agent: gateway:AGENT=N; of `authd`, for each service: authd:SERVICE=N.
     /// Repeat for several
     #[arg(long = "expect", value_name = "SERVICE=N", value_parser = Expected::parse)]
-    expected: Vec<Expected>,
+    pub(crate) expected: Vec<Expected>,
     /// How long to wait for reports
     #[arg(long, value_name = "TIME", value_parser = when::interval, default_value = "3s")]
-    wait: Duration,
+    pub(crate) wait: Duration,
 }
 
-const CONFIG: &str = "revocation.toml";
+pub(crate) const CONFIG: &str = "revocation.toml";
 
 /// How many of those who follow must report.
 #[derive(Debug, Clone)]
-struct Expected {
-    role: FollowerRole,
-    name: Name,
-    count: usize,
+pub(crate) struct Expected {
+    pub(crate) role: FollowerRole,
+    pub(crate) name: Name,
+    pub(crate) count: usize,
 }
 
 impl Expected {

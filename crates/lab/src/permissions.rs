@@ -67,17 +67,29 @@ impl Permissions {
         Self::new(["$SRV.>".to_owned()], [format!("_INBOX.{tool}.>")])
     }
 
-    /// An operator who revokes: the bucket's one key, its stream, and the reports of those who follow it.
+    /// An operator who revokes and distributes policies: the keys of the buckets, their streams, and the reports of those who follow them.
     pub fn revoker(environment: &str, operator: &str) -> Self {
-        let api = ["CREATE", "MSG.GET"].map(|verb| format!("$JS.API.STREAM.{verb}.KV_SEALWIRE_{environment}"));
-        let own = [format!("$KV.SEALWIRE_{environment}.list"), format!("revocation.v1.{environment}.ask")];
-        let heard = [format!("revocation.v1.{environment}.report.>"), format!("_SVC.{operator}.revocation.>")];
-        Self::new(own.into_iter().chain(api), heard)
+        let api = ["", "POLICY"].into_iter().flat_map(|of| {
+            ["CREATE", "MSG.GET"].map(|verb| format!("$JS.API.STREAM.{verb}.KV_SEALWIRE{of}_{environment}"))
+        });
+        let own = [
+            format!("$KV.SEALWIRE_{environment}.list"),
+            format!("$KV.SEALWIREPOLICY_{environment}.*.*"),
+            format!("revocation.v1.{environment}.ask"),
+            format!("policy.v1.{environment}.ask"),
+        ];
+        let reports = ["revocation", "policy"].map(|topic| format!("{topic}.v1.{environment}.report.>"));
+        Self::new(own.into_iter().chain(api), reports.into_iter().chain([format!("_SVC.{operator}.revocation.>")]))
     }
 
-    /// A service that follows what operators revoke, in an account that imports what it reads; and `authd`, which does so for it.
+    /// A service that follows what operators revoke and distribute, in an account that imports what it reads; and `authd`, which does so
+    /// for it.
     pub fn follower(environment: &str, service: &str) -> Self {
-        Self::following(environment, &["service", "authd"], service)
+        Self::following(environment, &["service", "authd"], service).with_policies(
+            environment,
+            &["service", "authd"],
+            service,
+        )
     }
 
     /// A gateway that follows it, by the name of its agent.
@@ -87,7 +99,16 @@ impl Permissions {
 
     /// An `authd` that follows it with a login of its own, for whichever services it judges.
     pub fn authd_follower(environment: &str) -> Self {
-        Self::following(environment, &["authd"], "*")
+        Self::following(environment, &["authd"], "*").with_policies(environment, &["authd"], "*")
+    }
+
+    /// Also the policies of this service.
+    fn with_policies(mut self, environment: &str, roles: &[&str], name: &str) -> Self {
+        self.publish.push(format!("$JS.API.STREAM.MSG.GET.KV_SEALWIREPOLICY_{environment}"));
+        self.publish.extend(roles.iter().map(|role| format!("policy.v1.{environment}.report.{role}.{name}.*")));
+        self.subscribe.push(format!("policy.v1.{environment}.package.{name}.*"));
+        self.subscribe.push(format!("policy.v1.{environment}.ask"));
+        self
     }
 
     fn following(environment: &str, roles: &[&str], name: &str) -> Self {

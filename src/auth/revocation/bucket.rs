@@ -1,13 +1,14 @@
-//! The bucket of revocations: a JetStream key-value bucket with one key, in an account without agents.
+//! A bucket of what operators sign: a JetStream key-value bucket in an account without agents, of which one key matters here.
 //! Never writes over what it has not read, and asks the stream's leader alone: a copy could be out of date.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -18,51 +19,118 @@ use crate::name::Name;
 use crate::nats::{BusConfig, Connection, Event, Handler, Message, OpenError, Options, PublishError, Subject};
 use crate::wire::{Endpoint, Nonce};
 
-/// The names of one environment.
+/// The names of one bucket, of one environment.
 #[derive(Debug, Clone)]
-pub struct BucketSubjects(Name);
+pub struct BucketSubjects {
+    environment: Name,
+    content: Content,
+}
+
+/// What a bucket holds.
+#[derive(Debug, Clone)]
+enum Content {
+    /// The list of revocations.
+    Revocations,
+    /// Policies, of which that of one service and stage matters here.
+    Policies(Name, Stage),
+}
+
+/// What a policy is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// It decides.
+    Active,
+    /// It is compared with the one that decides.
+    Shadow,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Shadow => "shadow",
+        })
+    }
+}
 
 impl BucketSubjects {
-    /// Of this environment.
+    /// Of the revocations of this environment.
     #[must_use]
     pub fn of(environment: &Name) -> Self {
-        Self(environment.clone())
+        Self { environment: environment.clone(), content: Content::Revocations }
+    }
+
+    /// Of the policies of this environment, and of them that of one service and stage.
+    #[must_use]
+    pub fn policies(environment: &Name, service: &Name, stage: Stage) -> Self {
+        Self { environment: environment.clone(), content: Content::Policies(service.clone(), stage) }
     }
 
     /// The stream behind the bucket.
     #[must_use]
     pub fn stream(&self) -> String {
-        format!("KV_SEALWIRE_{}", self.0)
+        format!("KV_{}", self.bucket())
+    }
+
+    // No environment's name begins so that one of these would be the other of another environment.
+    fn bucket(&self) -> String {
+        match self.content {
+            Content::Revocations => format!("SEALWIRE_{}", self.environment),
+            Content::Policies(..) => format!("SEALWIREPOLICY_{}", self.environment),
+        }
+    }
+
+    fn topic(&self) -> String {
+        match self.content {
+            Content::Revocations => format!("revocation.v1.{}", self.environment),
+            Content::Policies(..) => format!("policy.v1.{}", self.environment),
+        }
     }
 
     /// The key, as a subject.
     #[must_use]
     pub fn key(&self) -> String {
-        format!("$KV.SEALWIRE_{}.list", self.0)
+        match &self.content {
+            Content::Revocations => format!("$KV.{}.list", self.bucket()),
+            Content::Policies(service, stage) => format!("$KV.{}.{service}.{stage}", self.bucket()),
+        }
     }
 
     /// Where the broker publishes what was stored.
     #[must_use]
     pub fn told(&self) -> String {
-        format!("revocation.v1.{}.list", self.0)
+        match &self.content {
+            Content::Revocations => format!("{}.list", self.topic()),
+            Content::Policies(service, stage) => format!("{}.package.{service}.{stage}", self.topic()),
+        }
     }
 
     /// Where operators ask everybody for a report.
     #[must_use]
     pub fn ask(&self) -> String {
-        format!("revocation.v1.{}.ask", self.0)
+        format!("{}.ask", self.topic())
     }
 
     /// Where this one reports. The broker lets a login report in its own role and name alone.
     #[must_use]
     pub fn report(&self, FollowerId { role, name, instance }: &FollowerId) -> String {
-        format!("revocation.v1.{}.report.{role}.{name}.{instance}", self.0)
+        format!("{}.report.{role}.{name}.{instance}", self.topic())
+    }
+
+    /// Whether followers of this name follow what these are of: any of revocations, and one service of policies.
+    #[must_use]
+    pub fn are_of(&self, name: &Name) -> bool {
+        match &self.content {
+            Content::Revocations => true,
+            Content::Policies(service, _) => service == name,
+        }
     }
 
     /// Where all report.
     #[must_use]
     pub fn reports(&self) -> String {
-        format!("revocation.v1.{}.report.*.*.*", self.0)
+        format!("{}.report.*.*.*", self.topic())
     }
 
     /// Where this is asked of the stream, in a JetStream domain if it is not the broker's own.
@@ -71,7 +139,56 @@ impl BucketSubjects {
         let domain = domain.map(|domain| format!(".{domain}")).unwrap_or_default();
         format!("$JS{domain}.API.STREAM.{verb}.{}", self.stream())
     }
+
+    /// The longest text that the bucket takes, in bytes.
+    fn longest(&self) -> usize {
+        match self.content {
+            Content::Revocations => MAX_LIST_BYTES,
+            Content::Policies(..) => MAX_PACKAGE_BYTES,
+        }
+    }
+
+    /// How a bucket that is not there is made.
+    fn made_by(&self) -> &'static str {
+        match self.content {
+            Content::Revocations => "make it with `sealwire revocations init`",
+            Content::Policies(..) => "`--create 1` makes it, or `--create 3` in a cluster",
+        }
+    }
+
+    /// The stream, with as many copies.
+    fn config(&self, copies: usize) -> Value {
+        let (subjects, told, kept, bytes) = match self.content {
+            // The versions before are for people who want to know what was there.
+            Content::Revocations => (self.key(), self.told(), 32, 64 * MAX_LIST_BYTES),
+            Content::Policies(..) => {
+                let told = format!("{}.package.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}", self.topic());
+                (format!("$KV.{}.*.*", self.bucket()), told, 1, POLICIES_BYTES)
+            }
+        };
+        json!({
+            "name": self.stream(),
+            "subjects": [subjects],
+            "retention": "limits",
+            "storage": "file",
+            "num_replicas": copies,
+            "max_msgs_per_subject": kept,
+            "max_bytes": bytes,
+            "max_msg_size": 2 * self.longest(),
+            "discard": "new",
+            "allow_direct": false,
+            "deny_delete": true,
+            "deny_purge": true,
+            "allow_rollup_hdrs": false,
+            "republish": { "src": subjects, "dest": told },
+        })
+    }
 }
+
+/// The longest signed package of policies, in bytes. Brokers take messages of 256 KiB with their headers, as `sealwire setup` makes them.
+pub const MAX_PACKAGE_BYTES: usize = 240 * 1024;
+/// What the packages of all services take together, in bytes of each copy.
+const POLICIES_BYTES: usize = 16 * 1024 * 1024;
 
 /// What the bucket holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +210,7 @@ pub enum BucketError {
     #[error(transparent)]
     Publish(#[from] PublishError),
     /// No answer came.
-    #[error("the bucket of revocations does not answer within {} s: the stream `{stream}` has no leader, or this user may not ask for it", within.as_secs())]
+    #[error("the bucket does not answer within {} s: the stream `{stream}` has no leader, or this user may not ask for it", within.as_secs())]
     Silent {
         /// The stream.
         stream: String,
@@ -101,10 +218,13 @@ pub enum BucketError {
         within: Duration,
     },
     /// The bucket is not there.
-    #[error(
-        "there is no bucket of revocations (stream `{0}`) in this account: make it with `sealwire revocations init`"
-    )]
-    Missing(String),
+    #[error("there is no bucket (stream `{stream}`) in this account: {made_by}")]
+    Missing {
+        /// The stream.
+        stream: String,
+        /// What makes it.
+        made_by: &'static str,
+    },
     /// The account has no JetStream.
     #[error("JetStream is not enabled for this account of the broker: the bucket is in another one")]
     Off,
@@ -119,10 +239,11 @@ pub enum BucketError {
 /// A connection in the account of the bucket.
 #[derive(Debug)]
 pub struct Bucket {
-    pub(super) subjects: BucketSubjects,
+    subjects: BucketSubjects,
     domain: Option<String>,
-    pub(super) connection: Connection,
-    pub(super) messages: mpsc::Receiver<Message>,
+    connection: Connection,
+    /// What arrives, answers included.
+    pub messages: mpsc::Receiver<Message>,
     inbox: String,
     /// The questions that may still be answered, and when each was asked.
     asked: VecDeque<(String, Instant)>,
@@ -145,7 +266,7 @@ impl Handler for Incoming {
 
     fn event(&self, event: Event) {
         if !matches!(event, Event::Connected | Event::Moved) {
-            tracing::debug!(target: "sealwire::revocation", ?event, "the connection to the bucket of revocations");
+            tracing::debug!(target: "sealwire::revocation", ?event, "the connection to a bucket");
         }
     }
 }
@@ -157,23 +278,22 @@ impl Bucket {
     /// [`BucketError::Open`].
     pub async fn open(
         bus: &BusConfig,
-        environment: &Name,
+        subjects: BucketSubjects,
         (name, shown): (&str, &str),
         listens: Vec<String>,
     ) -> Result<Self, BucketError> {
         // Anyone able to publish there could answer for the broker, so it ends with a token that nobody can guess.
         let inbox = format!("{}.{name}.revocation.{}", Endpoint::SERVICE_INBOX_PREFIX, Nonce::random().to_text());
-        let subjects = listens.into_iter().chain([format!("{inbox}.*")]);
-        let subjects = subjects.map(|subject| Subject { subject, queue: None, max_per_second: None }).collect();
+        let heard = listens.into_iter().chain([format!("{inbox}.*")]);
+        let heard = heard.map(|subject| Subject { subject, queue: None, max_per_second: None }).collect();
         let (sender, messages) = mpsc::channel(WAITING);
-        let options = Options { max_message: 4 * MAX_LIST_BYTES, ..Options::new(shown, subjects) };
+        let options = Options { max_message: 4 * subjects.longest(), ..Options::new(shown, heard) };
         let connection = Connection::open(bus, options, Arc::new(Incoming(sender))).await?;
-        let subjects = BucketSubjects::of(environment);
         let domain = bus.jetstream_domain.clone();
         Ok(Self { subjects, domain, connection, messages, inbox, asked: VecDeque::new() })
     }
 
-    /// The names of its environment.
+    /// Its names.
     #[must_use]
     pub fn subjects(&self) -> &BucketSubjects {
         &self.subjects
@@ -210,7 +330,7 @@ impl Bucket {
         self.stored(&answer)
     }
 
-    /// Writes a list in the place of what was read, or of anything (`None`). Returns its number in the stream.
+    /// Writes a text in the place of what was read, or of anything (`None`). Returns its number in the stream.
     ///
     /// # Errors
     /// [`BucketError::Overtaken`] and others.
@@ -231,38 +351,23 @@ impl Bucket {
     /// # Errors
     /// [`BucketError`].
     pub async fn create(&mut self, copies: usize) -> Result<(), BucketError> {
-        let config = json!({
-            "name": self.subjects.stream(),
-            "subjects": [self.subjects.key()],
-            "retention": "limits",
-            "storage": "file",
-            "num_replicas": copies,
-            // The versions before are for people who want to know what was there.
-            "max_msgs_per_subject": 32,
-            "max_bytes": 64 * MAX_LIST_BYTES,
-            "max_msg_size": 2 * MAX_LIST_BYTES,
-            "discard": "new",
-            "allow_direct": false,
-            "deny_delete": true,
-            "deny_purge": true,
-            "allow_rollup_hdrs": false,
-            "republish": { "src": self.subjects.key(), "dest": self.subjects.told() },
-        });
+        let config = self.subjects.config(copies);
         let subject = self.api("CREATE");
         let answer = self.request(&subject, &[], config.to_string().as_bytes()).await?;
         self.read_answer(&answer).map(drop)
     }
 
-    /// Asks for the list without waiting; [`Bucket::answered`] knows the answer.
-    pub(super) fn ask(&mut self) {
+    /// Asks for what it holds without waiting; [`Bucket::answered`] knows the answer.
+    pub fn ask(&mut self) {
         let Some(session) = self.connection.session() else { return };
         let (reply, body) = (self.reply(), self.question());
         // A queue without room is a connection that does not work.
         let _ = session.publish_now(&self.api(READ), &reply, &[], &body);
     }
 
-    /// If this is the answer to a question for the list: what it says, and when it was asked.
-    pub(super) fn answered(&mut self, message: &Message) -> Option<(Instant, Result<Option<Stored>, BucketError>)> {
+    /// If this is the answer to a question for what it holds: what it says, and when it was asked.
+    #[must_use]
+    pub fn answered(&mut self, message: &Message) -> Option<(Instant, Result<Option<Stored>, BucketError>)> {
         let asked = self.asked.iter().find(|(reply, _)| *reply == message.subject).map(|(_, asked)| *asked)?;
         let stored = self.stored(message);
         // Where the bucket is imported from another account, our own account answers as well, that it has no JetStream.
@@ -345,7 +450,9 @@ impl Bucket {
         let description = error.get("description").and_then(Value::as_str).unwrap_or_default();
         Err(match error.get("err_code").and_then(Value::as_u64) {
             Some(NO_MESSAGE) => BucketError::Refused(NOTHING.to_owned()),
-            Some(NO_STREAM) => BucketError::Missing(self.subjects.stream()),
+            Some(NO_STREAM) => {
+                BucketError::Missing { stream: self.subjects.stream(), made_by: self.subjects.made_by() }
+            }
             Some(WRONG_LAST) => BucketError::Overtaken,
             Some(OFF) => BucketError::Off,
             _ => BucketError::Refused(description.to_owned()),

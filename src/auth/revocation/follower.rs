@@ -51,7 +51,7 @@ impl RevocationFollower {
         loop {
             let listens = vec![subjects.told(), subjects.ask()];
             let name = self.id.name.clone();
-            let open = Bucket::open(&config.nats, environment, (name.as_str(), &shown), listens);
+            let open = Bucket::open(&config.nats, subjects.clone(), (name.as_str(), &shown), listens);
             match open.await {
                 Ok(bucket) => self.follow(bucket, &tell).await,
                 Err(error) => self.is_wrong(Some(error.to_string())),

@@ -24,6 +24,16 @@ pub const MAX_LIST_BYTES: usize = 64 * 1024;
 /// What every signature begins with, so that nothing else that an operator signs is a list.
 const SIGNED: &str = "sealwire revocations v1\n";
 
+/// Too few known operators have signed something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("signed by {found} of the operators that are known here, and {wanted} are needed")]
+pub struct TooFewSignatures {
+    /// How many signatures hold.
+    pub found: usize,
+    /// How many are needed.
+    pub wanted: usize,
+}
+
 /// Why a list has no effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -37,13 +47,8 @@ pub enum SignedListError {
     )]
     TooLong(usize),
     /// Too few known operators have signed it.
-    #[error("signed by {found} of the operators that are known here, and {wanted} are needed")]
-    Signatures {
-        /// How many signatures hold.
-        found: usize,
-        /// How many are needed.
-        wanted: usize,
-    },
+    #[error(transparent)]
+    Signatures(#[from] TooFewSignatures),
     /// It is of another environment.
     #[error("a list of the environment {list}, and this is {here}")]
     Environment {
@@ -63,8 +68,13 @@ pub enum SignedListError {
 pub struct SignedList {
     /// The list as JSON, in base64url.
     list: String,
-    signatures: Vec<Signature>,
+    signatures: Signatures,
 }
+
+/// What operators have signed a text with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Signatures(Vec<Signature>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,15 +87,14 @@ impl SignedList {
     /// The list, signed by nobody yet.
     #[must_use]
     pub fn new(list: &RevocationList) -> Self {
-        Self { list: b64(serde_json::to_vec(list).unwrap_or_default()), signatures: Vec::new() }
+        Self { list: b64(serde_json::to_vec(list).unwrap_or_default()), signatures: Signatures::default() }
     }
 
     /// The same, signed by this operator, too.
     #[must_use]
     pub fn signed(mut self, key: &OperatorKey) -> Self {
-        self.signatures.retain(|signature| signature.kid != key.kid);
-        let sig = b64(key.pair.sign(self.input().as_bytes()).as_ref());
-        self.signatures.push(Signature { kid: key.kid.clone(), sig });
+        let input = self.input();
+        self.signatures.add(&input, key);
         self
     }
 
@@ -118,7 +127,7 @@ impl SignedList {
     /// Whose signatures it carries. Whether they hold is another question.
     #[must_use]
     pub fn signers(&self) -> Vec<String> {
-        self.signatures.iter().map(|signature| signature.kid.clone()).collect()
+        self.signatures.signers()
     }
 
     /// What it says, whoever says so: for showing it to people.
@@ -135,6 +144,20 @@ impl SignedList {
 
     fn input(&self) -> String {
         format!("{SIGNED}{}", self.list)
+    }
+}
+
+impl Signatures {
+    /// Signs this input, too, in the place of an earlier signature of the same operator.
+    pub fn add(&mut self, input: &str, key: &OperatorKey) {
+        self.0.retain(|signature| signature.kid != key.kid);
+        self.0.push(Signature { kid: key.kid.clone(), sig: b64(key.pair.sign(input.as_bytes()).as_ref()) });
+    }
+
+    /// Whose they are. Whether they hold is another question.
+    #[must_use]
+    pub fn signers(&self) -> Vec<String> {
+        self.0.iter().map(|signature| signature.kid.clone()).collect()
     }
 }
 
@@ -209,24 +232,29 @@ impl Operators {
     /// # Errors
     /// [`SignedListError`].
     pub fn check(&self, signed: &SignedList, environment: &Name) -> Result<RevocationList, SignedListError> {
-        let input = signed.input();
-        // Each operator counts once, however often a signature is repeated.
-        let holds = |(kid, key): &&(String, Ed25519Public)| {
-            let of_operator = signed.signatures.iter().filter(|signature| signature.kid == *kid).take(1);
-            of_operator
-                .into_iter()
-                .any(|signature| unb64(&signature.sig).is_some_and(|sig| key.verify(input.as_bytes(), &sig)))
-        };
-        let found = self.keys.iter().filter(holds).count();
-        if found < self.wanted {
-            return Err(SignedListError::Signatures { found, wanted: self.wanted });
-        }
+        self.have_signed(&signed.input(), &signed.signatures)?;
         let list = signed.unverified()?;
         if list.environment == *environment {
             Ok(list)
         } else {
             Err(SignedListError::Environment { list: list.environment, here: environment.clone() })
         }
+    }
+
+    /// Whether enough of them have signed this input, which begins with what kind of thing it is.
+    ///
+    /// # Errors
+    /// [`TooFewSignatures`].
+    pub fn have_signed(&self, input: &str, signatures: &Signatures) -> Result<(), TooFewSignatures> {
+        // Each operator counts once, however often a signature is repeated.
+        let holds = |(kid, key): &&(String, Ed25519Public)| {
+            let of_operator = signatures.0.iter().find(|signature| signature.kid == *kid);
+            of_operator
+                .and_then(|signature| unb64(&signature.sig))
+                .is_some_and(|sig| key.verify(input.as_bytes(), &sig))
+        };
+        let (found, wanted) = (self.keys.iter().filter(holds).count(), self.wanted);
+        if found < wanted { Err(TooFewSignatures { found, wanted }) } else { Ok(()) }
     }
 
     /// Whether this operator's key is one of them.
@@ -365,13 +393,13 @@ mod tests {
     fn only_the_configured_number_of_different_operators_makes_a_list() {
         let [one, two, mallory] = ["op-1", "op-2", "op-1"].map(|kid| OperatorKey::generate(kid).unwrap());
         let both = operators(&[&one, &two], 2).unwrap();
-        let few = |found| Err(SignedListError::Signatures { found, wanted: 2 });
+        let few = |found| Err(SignedListError::Signatures(TooFewSignatures { found, wanted: 2 }));
         let signed = SignedList::new(&list()).signed(&one);
         assert_eq!(both.check(&SignedList::new(&list()), &prod()), few(0));
         assert_eq!(both.check(&signed, &prod()), few(1));
         assert_eq!(both.check(&signed.clone().signed(&mallory), &prod()), few(0), "another key under a known id");
         let mut twice = signed.clone();
-        twice.signatures.push(twice.signatures.first().unwrap().clone());
+        twice.signatures.0.push(twice.signatures.0.first().unwrap().clone());
         assert_eq!(both.check(&twice, &prod()), few(1), "one signature, twice");
         let complete = signed.signed(&two);
         assert_eq!(both.check(&complete, &prod()), Ok(list()));

@@ -130,7 +130,7 @@ impl PolicySet {
         Self::denying(why, Methods::new())
     }
 
-    fn denying(why: String, methods: Methods) -> Self {
+    pub(crate) fn denying(why: String, methods: Methods) -> Self {
         let checked = CheckedPolicy {
             revision: Revision::deny_all(why),
             methods,

@@ -1,10 +1,12 @@
 //! How a service runs on a bus.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::watched::Watched;
+use crate::policy::Packages;
 
 /// How a service runs on a bus.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub struct ServeOptions {
     pub watched: Vec<Watched>,
     /// How often those files are checked; 500 ms.
     pub watch_every: Duration,
+    /// The policies that operators distribute, for the service that was built beginning with them.
+    pub(crate) packages: Option<Arc<Packages>>,
     /// Why the methods are of no use at the moment, according to the application. While there is a reason, the state is
     /// [`State::Interrupted`](super::State::Interrupted), so that health checks fail; messages are taken all the same, and it is up to the
     /// methods how they answer.
@@ -49,6 +53,7 @@ impl Default for ServeOptions {
             tell_agents: false,
             watched: Vec::new(),
             watch_every: Duration::from_millis(500),
+            packages: None,
             interrupted: None,
         }
     }

@@ -6,9 +6,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Running;
+use super::packages::WHAT;
 use super::shared::Shared;
 use super::state::State;
 use crate::files::{Content, read_trusted};
+use crate::policy::PackageStanding;
 use crate::registry::{Collector, DescriptorEncoder, Families, NO_LABELS, Registry, Report};
 use crate::tls::{CertificateValidity, certificates};
 
@@ -65,6 +67,7 @@ impl Collector for Reported {
             count(&shared.health.unasked),
         )?;
         reloads(families, shared)?;
+        packages(families, shared)?;
         let until = certificate_until(shared).map(|until| ([("of", "bus")], at(until)));
         families.gauges(
             "sealwire_certificate_not_after_timestamp_seconds",
@@ -91,6 +94,7 @@ fn reloads(families: &mut Families<'_>, shared: &Shared) -> fmt::Result {
     let refused = shared.health.refused_reloads();
     let refused: BTreeSet<&str> = refused.iter().map(|refused| refused.what).collect();
     let watched: BTreeSet<&str> = shared.options.watched.iter().map(|watched| watched.name).collect();
+    let watched: BTreeSet<&str> = watched.into_iter().chain(shared.options.packages.iter().map(|_| WHAT)).collect();
     families.gauges(
         "sealwire_reload_refused",
         "Whether the present state of files is refused, and the one before is in force",
@@ -101,6 +105,22 @@ fn reloads(families: &mut Families<'_>, shared: &Shared) -> fmt::Result {
         "sealwire_suspended",
         "Whether everything is refused because what takes rights away could not be read for too long",
         [(NO_LABELS, f64::from(u8::from(closed)))],
+    )
+}
+
+/// How the policies stand that operators distribute.
+fn packages(families: &mut Families<'_>, shared: &Shared) -> fmt::Result {
+    let Some(packages) = &shared.options.packages else { return Ok(()) };
+    let PackageStanding { active, seen, .. } = packages.standing();
+    families.gauge(
+        "sealwire_policy_package",
+        "The number of the package of policies in force; 0 before the first",
+        at(active.map_or(0, |active| active.number)),
+    )?;
+    families.gauges(
+        "sealwire_policy_bucket_age_seconds",
+        "Time since the bucket of policies was seen",
+        seen.map(|seen| (NO_LABELS, seen.elapsed().as_secs_f64())),
     )
 }
 

@@ -14,9 +14,9 @@ use sealwire::internal::auth::{
     AccessToken, FollowerId, FollowerRole, KeySourceStatus, RevocationFollower, RevocationKind, Revocations,
     TokenVerifier,
 };
-use sealwire::internal::policy::TokenRoles;
+use sealwire::internal::policy::{PackageEvent, PackageFollower, Packages, TokenRoles};
 use sealwire::internal::wire::{Endpoint, Nonce};
-use sealwire::{Config, Name};
+use sealwire::{Config, Name, PolicySet};
 use sealwire_lab::permissions::Permissions;
 use sha2::{Digest as _, Sha256};
 
@@ -38,6 +38,9 @@ struct Gated {
     endpoint: Endpoint,
     tokens: TokenVerifier,
     policy: PolicyStore,
+    /// What operators distribute, if policies come from there, and what of it is in force.
+    packages: Option<Arc<Packages>>,
+    pushed: Arc<Mutex<Option<Arc<PolicySet>>>>,
     /// When the files that `tokens` judges by were last changed.
     stamps: Mutex<Vec<Stamp>>,
     /// When these were last those that `tokens` judges by.
@@ -101,28 +104,44 @@ impl Judge {
                 // The service may keep its own list beside it.
                 revocation.state = revocation.state.take().map(|path| path.with_extension("authd.revocation"));
             }
+            config.policy.state = config.policy.state.take().map(|path| path.with_extension("authd.policy"));
             let endpoint = config.endpoint().or_fail(Exit::Input)?;
             let stamps = stamps(&config);
             let tokens = config.access_tokens().await.or_fail(Exit::Input)?;
             let folder = &config.policy.folder;
             let opened = PolicyStore::open(folder, policies::known_methods(), Some(config.files.clone()));
             let (policy, _) = opened.map_err(|errors| policies::refused(folder, &errors))?;
-            if let Some(why) = policy.current().revision().why() {
+            let packages = config.packages().or_fail(Exit::Input)?;
+            let kept = packages.as_ref().and_then(|packages| packages.begin(&policies::known_methods()));
+            let pushed = Arc::new(Mutex::new(kept.map(|(set, _)| Arc::new(set))));
+            if let Some(why) = policy.current().revision().why().filter(|_| packages.is_none()) {
                 return Err(Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used: {why}", folder.display())));
             }
             let (stamps, looked, trouble) = (Mutex::new(stamps), Mutex::new(Instant::now()), LogLimiter::default());
-            services.push(Gated { config, endpoint, tokens, policy, stamps, looked, trouble });
+            services.push(Gated { config, endpoint, tokens, policy, packages, pushed, stamps, looked, trouble });
         }
         let hosts = RateLimiter::dashmap(Quota::per_second(per_second).allow_burst(burst));
         Ok(Self { services, batches, hosts })
     }
 
-    /// Follows what operators revoke, for each service that does, until it is dropped.
+    /// Follows what operators revoke and which policies they distribute, for each service that does, until it is dropped.
     pub(super) fn follow(&self) -> impl Future<Output = ()> + Send + 'static {
         let follower = |service: &Gated| {
             let (role, name) = (FollowerRole::Authd, service.endpoint.service().clone());
             let id = FollowerId { role, name, instance: Nonce::random().to_text() };
-            RevocationFollower::new(Arc::clone(service.tokens.revocations()), id).run(|_| ())
+            let revocations = RevocationFollower::new(Arc::clone(service.tokens.revocations()), id.clone()).run(|_| ());
+            let (packages, pushed) = (service.packages.clone(), Arc::clone(&service.pushed));
+            let policies = async move {
+                let Some(packages) = packages else { return };
+                let follower = PackageFollower::new(packages, id, &policies::known_methods());
+                let tell = |event| {
+                    if let PackageEvent::New(set) = event {
+                        *pushed.lock().unwrap_or_else(PoisonError::into_inner) = Some(set);
+                    }
+                };
+                follower.run(tell).await;
+            };
+            async move { tokio::join!(revocations, policies) }
         };
         let all: Vec<_> = self.services.iter().map(follower).collect();
         async move { drop(futures_util::future::join_all(all).await) }
@@ -165,7 +184,7 @@ impl Judge {
             }
             let key = token.cnf.as_ref().and_then(|cnf| cnf.kid.as_deref()).map(|kid| (RevocationKind::Key, kid));
             names.extend(token.names().chain(key).map(|(kind, name)| (kind, name.to_owned())));
-            let policy = service.policy.current();
+            let policy = service.policy();
             let scope = policy.method_scope(&agent, &TokenRoles::Exactly(token.roles.clone()));
             grant.add(&service.endpoint, &agent, &scope, self.batches);
             *until = token.expires_at.min(*until);
@@ -233,9 +252,15 @@ impl Gated {
         Ok(agent)
     }
 
+    /// The policy in force: what was pushed, or the folder's.
+    fn policy(&self) -> Arc<PolicySet> {
+        let pushed = self.pushed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        pushed.unwrap_or_else(|| self.policy.current())
+    }
+
     fn standing(&self) -> Standing {
         let revocations = self.tokens.revocations();
-        let policy = self.policy.current();
+        let policy = self.policy();
         let no_keys = || self.tokens.keys().is_empty().then_some("no key of an issuer is known");
         let closed = revocations.stale().or_else(|| policy.revision().why()).or_else(no_keys);
         #[expect(clippy::cast_precision_loss, reason = "milliseconds of an age")]
@@ -271,6 +296,9 @@ impl Gated {
             *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         }
         drop(known);
+        if self.packages.is_some() {
+            return;
+        }
         match self.policy.poll(now_ms) {
             Reload::Unchanged | Reload::Waiting => {}
             Reload::Loaded { revision, .. } => {

@@ -66,7 +66,7 @@ pub(super) fn enough(desk: &Desk, signed: &SignedList) -> Result<(), Failure> {
     desk.operators.check(signed, &desk.environment).map(drop).map_err(|error| {
         let failure = Failure::of(Exit::Input, &error);
         match error {
-            SignedListError::Signatures { .. } => {
+            SignedListError::Signatures(_) => {
                 failure.help("give every key with `--key`, or let another operator sign: `--draft FILE`")
             }
             _ => failure,

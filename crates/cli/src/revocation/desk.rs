@@ -39,9 +39,9 @@ fn usual_copy() -> PathBuf {
 }
 
 /// What an operator works with.
-pub(super) struct Desk {
-    pub(super) environment: Name,
-    pub(super) operators: Operators,
+pub(crate) struct Desk {
+    pub(crate) environment: Name,
+    pub(crate) operators: Operators,
     copy: PathBuf,
     nats: BusConfig,
     /// How connections are closed at the brokers.
@@ -59,7 +59,7 @@ pub(super) struct Latest {
 }
 
 impl Desk {
-    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let text = read_public(path).or_fail(Exit::Input)?;
         let config: DeskConfig = toml::from_str(&text).map_err(|error| {
             // The message quotes no value: the file may hold a password.
@@ -80,7 +80,7 @@ impl Desk {
     }
 
     /// The keys in these files, each of which must be an operator's here.
-    pub(super) fn keys(&self, paths: &[PathBuf]) -> Result<Vec<OperatorKey>, Failure> {
+    pub(crate) fn keys(&self, paths: &[PathBuf]) -> Result<Vec<OperatorKey>, Failure> {
         let load = |path: &PathBuf| {
             let key = OperatorKey::load(path).or_fail(Exit::Input)?;
             if self.operators.know(&key) {
@@ -96,11 +96,18 @@ impl Desk {
 
     /// Connects, and listens to reports.
     pub(super) async fn connect(&self) -> Result<Bucket, Failure> {
-        let reports = BucketSubjects::of(&self.environment).reports();
-        let shown = format!("sealwire-revocation {} operator", self.environment);
-        Bucket::open(&self.nats, &self.environment, ("operator", &shown), vec![reports])
-            .await
-            .map_err(|error| failed(&error))
+        self.connect_to(BucketSubjects::of(&self.environment)).await
+    }
+
+    /// The same for any bucket.
+    pub(crate) async fn connect_to(&self, subjects: BucketSubjects) -> Result<Bucket, Failure> {
+        let (reports, shown) = (subjects.reports(), format!("sealwire-revocation {} operator", self.environment));
+        Bucket::open(&self.nats, subjects, ("operator", &shown), vec![reports]).await.map_err(|error| failed(&error))
+    }
+
+    /// Where something else is kept that was signed or seen here: beside the list.
+    pub(crate) fn copy_of(&self, name: &str) -> PathBuf {
+        self.copy.with_file_name(name)
     }
 
     /// The latest list: the bucket's, or the copy if that is newer or the bucket's does not count.
@@ -143,6 +150,6 @@ impl Desk {
     }
 }
 
-pub(super) fn failed(error: &BucketError) -> Failure {
+pub(crate) fn failed(error: &BucketError) -> Failure {
     Failure::of(Exit::Transport, error)
 }

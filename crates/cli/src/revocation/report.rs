@@ -175,7 +175,7 @@ impl Reports {
 }
 
 /// Services by their name alone.
-fn who(role: FollowerRole, name: &Name) -> String {
+pub(crate) fn who(role: FollowerRole, name: &Name) -> String {
     match role {
         FollowerRole::Service => name.to_string(),
         role => format!("{role} {name}"),

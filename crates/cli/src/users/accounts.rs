@@ -85,16 +85,24 @@ impl Users {
                     share(format!("$JS.API.STREAM.MSG.GET.KV_SEALWIRE_{environment}"), true, with),
                     share(format!("revocation.v1.{environment}.list"), false, with),
                     share(format!("revocation.v1.{environment}.ask"), false, with),
+                    share(format!("$JS.API.STREAM.MSG.GET.KV_SEALWIREPOLICY_{environment}"), true, with),
+                    share(format!("policy.v1.{environment}.package.>"), false, with),
+                    share(format!("policy.v1.{environment}.ask"), false, with),
                 ]
             };
-            let reports = |with| vec![share(format!("revocation.v1.{environment}.report.>"), false, with)];
+            let reports = |with| {
+                ["revocation", "policy"]
+                    .map(|topic| share(format!("{topic}.v1.{environment}.report.>"), false, with))
+                    .into_iter()
+                    .collect()
+            };
             all.push(Account {
-                storage: Some(Storage { memory_mib: 0, file_mib: BUCKET_MIB, streams: 1 }),
+                storage: Some(Storage { memory_mib: 0, file_mib: BUCKETS_MIB, streams: 2 }),
                 exports: shared(FOLLOWERS),
                 imports: reports(FOLLOWERS),
                 ..account(
                     REVOCATION,
-                    "The bucket of revocations, and the operators who write it.",
+                    "The buckets of revocations and of policies, and the operators who write them.",
                     &[Kind::Revoker],
                     STATE_CONNECTIONS,
                     STATE_SUBSCRIPTIONS,
@@ -105,7 +113,7 @@ impl Users {
                 imports: shared(REVOCATION),
                 ..account(
                     FOLLOWERS,
-                    "Who follows the bucket: services, a gateway, `sealwire authd`. No agent is here.",
+                    "Who follows the buckets: services, a gateway, `sealwire authd`. No agent is here.",
                     &[Kind::Follower, Kind::GatewayFollower, Kind::AuthdFollower],
                     CONNECTIONS,
                     STATE_SUBSCRIPTIONS,
@@ -146,5 +154,5 @@ const GUARD_STREAMS: u32 = 4;
 /// Memory for all copies of all streams of one guard, a third of it on each broker. The three guards of the shipped setup together
 /// fill a broker's memory (`max_memory_store`) exactly: otherwise one guard's login could leave nothing for the others.
 const GUARD_MEMORY_MIB: u32 = 384;
-/// The bucket's file: one list of 64 KiB, in some copies, with a history of one.
-const BUCKET_MIB: u32 = 64;
+/// The buckets' files: 4 MiB for lists of revocations and 16 MiB for policies, in three copies.
+const BUCKETS_MIB: u32 = 64;

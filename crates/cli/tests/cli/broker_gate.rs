@@ -575,6 +575,36 @@ async fn what_operators_revoke_gets_no_connection() {
     within(SOON, until(false)).await;
 }
 
+/// docs/policy-push.md: `authd` lets in by what operators have pushed, and not by the folder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushed_policies_decide_who_may_connect() {
+    let gate = Gate::new();
+    let _bucket = gate.with_bucket(60, "").await;
+    let path = gate.site.path("sealwire.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    let folder = "folder = \"policies\"\n";
+    assert!(config.contains(folder));
+    let config = config.replace(folder, &format!("{folder}source = \"bucket\"\n"));
+    sealwire::internal::files::write_secret(&path, &config, true).unwrap();
+    let _server = gate.with_callout().await;
+    let _authd = gate.authd(&[]).await;
+    let token = gate.token("ann", &["worker"], 600);
+    let is_let_in = async { while gate.with_token(&token).await.is_err() {} };
+    within(SOON, is_let_in).await;
+    let methods = "[method.\"site/add\"]\n";
+    gate.shell.write("closed/site.toml", &format!("{methods}[rule.closed]\neveryone = true\ndeny = [\"*\"]\n"));
+    let push = |folder: &str| {
+        let line =
+            format!("policy push {folder} --service site --key op-1.json --create 1 --expect authd:site=1 --wait 20s");
+        tokio::task::block_in_place(|| gate.shell.run(&line)).ok().says("authd site ");
+    };
+    push("closed");
+    assert!(gate.with_token(&token).await.is_err());
+    gate.shell.write("open/site.toml", &format!("{methods}[role.worker]\nallow = [\"site/add\"]\n"));
+    push("open");
+    assert!(gate.with_token(&token).await.is_ok());
+}
+
 /// docs/revocation.md, "Closing connections": denied first, then closed, and nobody else is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_of_the_revoked_are_closed_and_do_not_come_back() {

@@ -20,7 +20,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker or a service, or keep running: where their JSON is tested.
-const ELSEWHERE: [(&str, &str); 46] = [
+const ELSEWHERE: [(&str, &str); 48] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -36,6 +36,8 @@ const ELSEWHERE: [(&str, &str); 46] = [
     ("policy skeleton", "policy_learn.rs"),
     ("policy learn", "policy_learn.rs"),
     ("policy drift", "broker_gate"),
+    ("policy push", "policy_push.rs"),
+    ("policy status", "policy_push.rs"),
     ("discover", "gateway.rs"),
     ("approvals list", "approvals.rs"),
     ("approvals show", "approvals.rs"),

@@ -35,6 +35,7 @@ mod policies_page;
 mod policy;
 mod policy_inputs;
 mod policy_learn;
+mod policy_push;
 mod policy_tools;
 mod records;
 mod revocation;

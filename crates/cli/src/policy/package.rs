@@ -1,0 +1,5 @@
+//! The packages of policies as an operator sees them: the latest, and what replicas report of it.
+//! Never shows one as signed that too few operators have signed.
+
+pub(super) mod latest;
+pub(super) mod reports;

@@ -1,0 +1,48 @@
+//! Puts in force the policies that operators distribute, for as long as a service is on the bus.
+//! Never stays silent about one that was refused.
+
+use std::sync::{Arc, PoisonError};
+use std::time::SystemTime;
+
+use tokio::task::JoinHandle;
+
+use super::shared::Shared;
+use super::state::RefusedReload;
+use crate::auth::{FollowerId, FollowerRole};
+use crate::policy::{PackageEvent, PackageFollower};
+
+/// Follows the bucket until it is aborted, if policies come from there.
+pub(super) fn start(shared: Arc<Shared>) -> Option<JoinHandle<()>> {
+    let packages = Arc::clone(shared.options.packages.as_ref()?);
+    if packages.standing().refused.is_some() {
+        refused(&shared);
+    }
+    let endpoint = shared.service.endpoint();
+    let (role, name) = (FollowerRole::Service, endpoint.service().clone());
+    let id = FollowerId { role, name, instance: shared.instance.clone() };
+    let follower = PackageFollower::new(packages, id, shared.service.policy().methods());
+    Some(tokio::spawn(async move { follower.run(|event| handle(&shared, event)).await }))
+}
+
+fn handle(shared: &Shared, event: PackageEvent) {
+    match event {
+        PackageEvent::New(set) => {
+            shared.service.replace_policy(set);
+            shared.health.tries.count(WHAT, |tried| tried.applied += 1);
+            shared.health.reloads.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&POSITION);
+        }
+        PackageEvent::Refused => refused(shared),
+    }
+}
+
+fn refused(shared: &Shared) {
+    shared.service.counters().refused("reload");
+    shared.health.tries.count(WHAT, |tried| tried.refused += 1);
+    let new = RefusedReload { what: WHAT, since: SystemTime::now(), closed: false };
+    shared.health.reloads.0.lock().unwrap_or_else(PoisonError::into_inner).entry(POSITION).or_insert(new);
+}
+
+/// As a folder of policies is called, which is not watched then.
+pub(super) const WHAT: &str = "policy";
+/// Behind all files that are watched.
+const POSITION: usize = usize::MAX;
