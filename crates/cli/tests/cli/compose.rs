@@ -54,6 +54,7 @@ mod takes_minutes {
         executed_once(&stack, &load);
         every_replica_is_scraped(&stack, &mut pages);
         pages.run(&stack, "docker compose down --volumes");
+        agents_come_in_by_their_tokens(&stack, &mut pages);
         pages.finish();
         stack.down();
     }
@@ -365,4 +366,25 @@ fn every_replica_is_scraped(stack: &Stack, pages: &mut Pages) {
     });
     say(&format!("Prometheus scrapes {} targets", targets.iter().sum::<usize>()));
     pages.run(stack, "rm --stop --force prometheus");
+}
+
+/// A new setup, in which brokers know no agents.
+fn agents_come_in_by_their_tokens(stack: &Stack, pages: &mut Pages) {
+    pages.run(stack, "AUTHD=on docker compose");
+    let answered = || stack.log("planner").lines().filter(|line| line.contains("  5  ")).count();
+    stack.wait_for("the agent's calls", || (answered() >= 3).then_some(()));
+    assert_eq!(stack.log("authd").matches("authd answers brokers").count(), 2);
+    (1..=2).for_each(|replica| is_hardened(stack, "authd", replica));
+    let is_in = || {
+        let of = |broker| stack.monitor(broker, "connz?auth=true")["connections"].as_array().unwrap().clone();
+        let mut all = ALL_BROKERS.into_iter().flat_map(of);
+        all.any(|one| one["authorized_user"].as_str().is_some_and(|user| user.starts_with("planner#")))
+    };
+    stack.wait_for("the agent under the name that authd gives it", || is_in().then_some(()));
+    // Brokers ask the other one.
+    stack.docker(&["kill", &stack.container("authd", 1)]);
+    let before = answered();
+    stack.docker(&["restart", "--time", "5", &stack.container("planner", 1)]);
+    stack.wait_for("the agent's calls with one authd", || (answered() >= before + 3).then_some(()));
+    say("agents come in by their tokens, also when one of two authd is killed");
 }

@@ -11,7 +11,7 @@ use sealwire_testkit::page::{self, path_with, section};
 use super::stack::Stack;
 
 /// The sections with commands for the cluster.
-const SECTIONS: [&str; 7] = [
+const SECTIONS: [&str; 8] = [
     "Start and watch",
     "Call something",
     "Through the gateway",
@@ -19,6 +19,7 @@ const SECTIONS: [&str; 7] = [
     "Kill what you like",
     "Add a replica, restart them all",
     "Rotate a key",
+    "Let agents in by their tokens",
 ];
 /// The page on the cluster.
 pub(crate) const CLUSTER: &str = include_str!("../../../../../docs/cluster.md");
