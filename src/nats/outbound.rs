@@ -139,6 +139,9 @@ impl Outbound {
                 }
             }
             self.filled.notified().await;
+            // Whoever was first has woken this task, which would run next and write one message. Those that are about to add theirs have
+            // their turn before it, so that one write takes them all.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -195,6 +198,33 @@ mod tests {
         timeout(SHORT * 20, waiting).await.unwrap().unwrap().unwrap();
         out.next(&mut written).await.unwrap();
         assert_eq!(written, b"ab");
+    }
+
+    #[test]
+    fn one_write_takes_what_tasks_that_are_ready_add() {
+        // On one thread, a task that another one has woken runs next, before those that were ready earlier.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let out = Arc::new(Outbound::default());
+        let written = runtime.block_on(async {
+            let writer = tokio::spawn({
+                let out = Arc::clone(&out);
+                async move {
+                    let mut written = Vec::new();
+                    // It waits from now on.
+                    let publishers = async {
+                        for _ in 0..8 {
+                            let out = Arc::clone(&out);
+                            tokio::spawn(async move { out.publish(&[b"x"]).await });
+                        }
+                    };
+                    let (taken, ()) = tokio::join!(out.next(&mut written), publishers);
+                    taken.unwrap();
+                    written
+                }
+            });
+            writer.await.unwrap()
+        });
+        assert_eq!(written, [b'x'; 8]);
     }
 
     #[tokio::test]
