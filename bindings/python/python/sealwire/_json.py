@@ -12,6 +12,7 @@ import json
 import math
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from ._core import Attachment
@@ -51,7 +52,18 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
 
 
-_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode
+def _encoder() -> Callable[[Any], str]:
+    """`JSONEncoder.encode`, without making its encoder in C anew for each value."""
+    made: Any = getattr(json.encoder, "c_make_encoder", None)
+    if made is None:
+        return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode
+    # It does not look for circles by itself then: they end as too deep.
+    chunks = made(None, _plain, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    join = "".join
+    return lambda value: join(chunks(value, 0))
+
+
+_ENCODE = _encoder()
 
 
 def write(value: Any) -> str:
@@ -108,10 +120,15 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
-_READ = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant).decode
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_READ, _READ_FIRST = _DECODER.decode, _DECODER.raw_decode
 
 
 def read(text: str) -> Any:
-    """The value of JSON text that the library has checked. A number that no float can hold is an error, and never
-    infinity."""
+    """The value of JSON text. A number that no float can hold is an error, and never infinity."""
     return _READ(text)
+
+
+def read_value(text: str) -> Any:
+    """The same, of text that the library has read as one value: there is nothing around it."""
+    return _READ_FIRST(text)[0]

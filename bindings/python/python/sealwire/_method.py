@@ -126,7 +126,7 @@ def of_values(
 
 
 def _whole(text: str | None) -> tuple[list[Any], dict[str, Any]]:
-    return [None if text is None else _json.read(text)], {}
+    return [None if text is None else _json.read_value(text)], {}
 
 
 def _declared(
@@ -232,7 +232,7 @@ def _binder(
     places = [f"parameter `{each.name}`" for each in all_members]
 
     def bind(text: str | None) -> tuple[list[Any], dict[str, Any]]:
-        given = {} if text is None else _json.read(text)
+        given = {} if text is None else _json.read_value(text)
         values = [_LEFT_OUT] * len(places)
         if isinstance(given, list):
             if by_name and given:

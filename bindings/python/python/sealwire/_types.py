@@ -29,11 +29,11 @@ class Mismatch(ValueError):
 def decode_text(text: str, hint: Any) -> Any:
     """The value of JSON `text`, as a value of this type. Raises `ValueError`."""
     if hint is None or hint is Any:
-        return _json.read(text)
+        return _json.read_value(text)
     adapter = _adapter(hint)
     if adapter is not None:
         return adapter.validate_json(text)
-    return decoder(hint)(_json.read(text), "")
+    return decoder(hint)(_json.read_value(text), "")
 
 
 def decoder(hint: Any, *, closed: bool = False) -> Decode:
