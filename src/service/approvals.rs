@@ -276,7 +276,7 @@ impl Approvals {
         // An unanswered change may be stored: then nothing runs, and the approval is lost.
         self.store.replace(&key, revision, content, Duration::from_secs(within_s)).await.map_err(Unapproved::Store)?;
         self.note_spent(&key, &ran);
-        match self.over.note(key.agent(), entry.ask, void_at, End::Ran(ran)) {
+        match self.over.note(key.agent(), entry.ask, (void_at, now_s), End::Ran(ran)) {
             None => Ok(()),
             // The store said yes twice.
             Some(_) => Err(Unapproved::Run { id: id(&key), at: now_s, message: message.to_owned() }),

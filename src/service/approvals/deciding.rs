@@ -66,7 +66,7 @@ impl Approvals {
             match put {
                 Ok(()) => {
                     if asked.decision == Verdict::Deny && self.over.has_room(key.agent()) {
-                        self.over.note(key.agent(), ask, void_at, End::Denied);
+                        self.over.note(key.agent(), ask, (void_at, in_force.now_s), End::Denied);
                     }
                     return to_raw_value(&summary).map_err(RpcError::internal);
                 }

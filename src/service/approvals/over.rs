@@ -33,11 +33,11 @@ impl Over {
         known.get(agent).map_or(0, OfAgent::len) < MAX_OVER.saturating_sub(all)
     }
 
-    /// Takes note of an end, unless one is known, which is returned.
-    pub(super) fn note(&self, agent: &Name, ask: String, until: u64, end: End) -> Option<End> {
+    /// Takes note of an end that matters until then, unless one is known, which is returned.
+    pub(super) fn note(&self, agent: &Name, ask: String, (until, now_s): (u64, u64), end: End) -> Option<End> {
         let mut known = self.lock();
         let of_agent = known.entry(agent.clone()).or_default();
-        if let Some((_, before)) = of_agent.get(&ask) {
+        if let Some((_, before)) = of_agent.get(&ask).filter(|(until, _)| *until > now_s) {
             return Some(before.clone());
         }
         of_agent.insert(ask, (until, end));
@@ -71,7 +71,7 @@ mod tests {
         let (ann, bob) = (name("ann"), name("bob"));
         let mut noted = 0;
         while over.has_room(&ann) {
-            assert_eq!(over.note(&ann, noted.to_string(), 100, End::Denied), None);
+            assert_eq!(over.note(&ann, noted.to_string(), (100, 50), End::Denied), None);
             noted += 1;
         }
         assert_eq!(noted, MAX_OVER / 2);

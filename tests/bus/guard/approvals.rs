@@ -1,5 +1,7 @@
 //! Approvals, kept for all replicas on a real server: SPEC.md §6.3.
 
+mod faults;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -137,15 +139,7 @@ impl Replicas {
             let guard = Some(Arc::clone(guard) as Arc<dyn ReplayGuard>);
             let setup = Setup { policy: POLICY, guard, tokens, ..Setup::default() };
             let desk = Desk::open_as(setup, |service| service.methods(router));
-            desk.change_ring(|keys| {
-                for (owner, seed) in APPROVERS {
-                    keys.push(KeyEntry::ed25519(
-                        &format!("{owner}.k1"),
-                        name(owner),
-                        key(owner, seed).public().unwrap(),
-                    ));
-                }
-            });
+            with_treasurers(&desk);
             desks.push(desk);
         }
         join_all(guards.iter().map(store)).await;
@@ -188,10 +182,7 @@ impl Replicas {
     /// Both treasurers, each at another replica.
     async fn approve(&self, id: &str) {
         for (replica, (owner, seed)) in APPROVERS.into_iter().enumerate() {
-            let mut request = IssueRequest::new(owner, "test/desk", SystemClock.now_s());
-            request.roles = ["treasurer".to_owned()].into();
-            let token = self.desks[0].issuer.issue(&request).unwrap();
-            let by = Agent { name: name(owner), key: key(owner, seed), token };
+            let by = treasurer(&self.desks[0], owner, seed);
             let shown = self.ask(replica, &by, "rpc.approval", &json!({ "id": id })).await;
             let text = shown["result"]["text"].as_str().unwrap_or_else(|| panic!("{shown}"));
             let signed = digest(&[b"sealwire-approval-v1\0", text.as_bytes()].concat());
@@ -204,6 +195,22 @@ impl Replicas {
     fn runs(&self) -> usize {
         self.runs.load(Ordering::SeqCst)
     }
+}
+
+/// Puts the keys of the treasurers in force.
+fn with_treasurers(desk: &Desk) {
+    desk.change_ring(|keys| {
+        for (owner, seed) in APPROVERS {
+            keys.push(KeyEntry::ed25519(&format!("{owner}.k1"), name(owner), key(owner, seed).public().unwrap()));
+        }
+    });
+}
+
+/// One of them, with a token of this desk's issuer.
+fn treasurer(desk: &Desk, owner: &str, seed: u8) -> Agent {
+    let mut request = IssueRequest::new(owner, "test/desk", SystemClock.now_s());
+    request.roles = ["treasurer".to_owned()].into();
+    Agent { name: name(owner), key: key(owner, seed), token: desk.issuer.issue(&request).unwrap() }
 }
 
 fn key(owner: &str, seed: u8) -> AgentKey {

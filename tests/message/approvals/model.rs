@@ -53,14 +53,14 @@ async fn whatever_fails_a_request_runs_once_and_only_approved() {
     let counts = play(0..32, false).await;
     // All of it happens often enough to mean something.
     let [ran, given_up, together] = counts;
-    assert!(ran >= 20 && given_up >= 50 && together >= 50, "{counts:?}");
+    assert!(ran >= 60 && given_up >= 50 && together >= 50, "{counts:?}");
 }
 
 /// Whoever can write the store too has it run once by each replica that did not run it, and by none that was told of a denial.
 #[tokio::test]
 async fn whoever_writes_back_what_was_stored_has_no_replica_run_a_request_twice_or_unapproved() {
     let counts = play(100..132, true).await;
-    assert!(counts[0] >= 20, "{counts:?}");
+    assert!(counts[0] >= 60, "{counts:?}");
 }
 
 async fn play(seeds: std::ops::Range<u64>, is_attacked: bool) -> [usize; 3] {
@@ -93,7 +93,7 @@ impl Model {
             held.push(content);
         }
         let replica = self.dice.replica();
-        match self.dice.roll(16) {
+        match self.dice.roll(17) {
             0..=3 => self.calls(&[replica], at).await,
             4..=6 => {
                 let other = self.dice.replica();
@@ -118,7 +118,18 @@ impl Model {
                 // What a replica remembers serves only against whoever writes entries back.
                 None => self.replicas.restart_second(),
             },
-            _ => self.replicas.advance_ms(self.dice.roll(40) * 60_000),
+            15 => self.replicas.advance_ms(self.dice.roll(40) * 60_000),
+            // Otherwise few requests would come as far as to be used up at two replicas at a time.
+            _ => {
+                self.calls(&[replica], at).await;
+                for name in ["tess", "tom"] {
+                    let replica = self.dice.replica();
+                    self.decides(name, "approve", replica).await;
+                }
+                self.together += 1;
+                self.calls(&[replica, 1 - replica], at).await;
+                self.replicas.advance_ms(31 * 60_000);
+            }
         }
     }
 
