@@ -18,6 +18,7 @@ pub(crate) struct Options {
     idempotency_key: Option<String>,
     idempotent: bool,
     detached: bool,
+    wait_approval: Option<Duration>,
     on_method_subject: bool,
     window: Option<u64>,
     max_bytes: Option<usize>,
@@ -45,8 +46,8 @@ pub(crate) struct Tokens(Owned<Inner>);
 #[pymethods]
 impl Options {
     #[new]
-    #[pyo3(signature = (*, deadline=None, idempotency_key=None, idempotent=false, detached=false, on_method_subject=false, window=None,
-                        max_bytes=None, lease=None, capable_of=Vec::new(), trace=None, tokens=None, receipt=None, attached=Vec::new()))]
+    #[pyo3(signature = (*, deadline=None, idempotency_key=None, idempotent=false, detached=false, wait_approval=None,
+                        on_method_subject=false, window=None, max_bytes=None, lease=None, capable_of=Vec::new(), trace=None, tokens=None, receipt=None, attached=Vec::new()))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
@@ -54,6 +55,7 @@ impl Options {
         idempotency_key: Option<String>,
         idempotent: bool,
         detached: bool,
+        wait_approval: Option<f64>,
         on_method_subject: bool,
         window: Option<u64>,
         max_bytes: Option<usize>,
@@ -71,6 +73,7 @@ impl Options {
             idempotency_key,
             idempotent,
             detached,
+            wait_approval: wait_approval.map(|seconds| duration("wait_approval", seconds)).transpose()?,
             on_method_subject,
             window,
             max_bytes,
@@ -114,6 +117,9 @@ impl Options {
         }
         if self.detached {
             request = request.detached();
+        }
+        if let Some(limit) = self.wait_approval {
+            request = request.await_approval(limit);
         }
         if self.on_method_subject {
             request = request.on_method_subject();

@@ -64,6 +64,7 @@ _PLACES = {
 
 __all__ = [
     "__version__",
+    "ApprovalRequired",
     "Attachment",
     "AttachmentRef",
     "Batch",

@@ -159,6 +159,7 @@ class Client:
         idempotency_key: str | None = None,
         idempotent: bool = False,
         detached: bool = False,
+        wait_approval: Seconds | None = None,
         receipt: Receipt | None = None,
         on_progress: OnProgress | None = None,
         on_notification: OnNotification | None = None,
@@ -179,6 +180,7 @@ class Client:
         idempotency_key: str | None = None,
         idempotent: bool = False,
         detached: bool = False,
+        wait_approval: Seconds | None = None,
         receipt: Receipt | None = None,
         on_progress: OnProgress | None = None,
         on_notification: OnNotification | None = None,
@@ -198,6 +200,7 @@ class Client:
         idempotency_key: str | None = None,
         idempotent: bool = False,
         detached: bool = False,
+        wait_approval: Seconds | None = None,
         receipt: Receipt | None = None,
         on_progress: OnProgress | None = None,
         on_notification: OnNotification | None = None,
@@ -214,6 +217,10 @@ class Client:
         `detached`: it goes on if nobody waits for it any more. `receipt` receives the proofs of request and answer. The
         handlers receive what the method sends while it runs.
 
+        `wait_approval`: for how many seconds to wait for people, if they have to approve the call first. Meanwhile it
+        is sent again every few seconds, each time with the whole deadline. It fails with `Denied` if they deny it, and
+        with `ApprovalRequired` if nobody has decided in time. Not with attachments and the handlers.
+
         Cancelling the task cancels the call at the service; it may have run all the same.
         """
         text, attached = _json.write_params(params, named)
@@ -222,6 +229,7 @@ class Client:
                 deadline=deadline,
                 idempotency_key=idempotency_key,
                 idempotent=idempotent,
+                wait_approval=wait_approval,
                 receipt=receipt,
                 attached=attached,
             )
@@ -231,7 +239,8 @@ class Client:
             async with stream as parts:
                 return await parts.result(result)
         connection, bridge = self._there()
-        if deadline is None and idempotency_key is None and not idempotent and not detached and receipt is None:
+        is_plain = deadline is None and idempotency_key is None and wait_approval is None and receipt is None
+        if is_plain and not idempotent and not detached:
             options = self._options() if self._defaults or _trace.current() else _request.PLAIN
         else:
             options = self._options(
@@ -239,6 +248,7 @@ class Client:
                 idempotency_key=idempotency_key,
                 idempotent=idempotent,
                 detached=detached,
+                wait_approval=wait_approval,
                 receipt=receipt,
             )
         return decoded(await bridge.run(connection.call, service, method, text, options), result)

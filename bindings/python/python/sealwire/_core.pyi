@@ -128,6 +128,7 @@ class Options:
         idempotency_key: str | None = None,
         idempotent: bool = False,
         detached: bool = False,
+        wait_approval: float | None = None,
         on_method_subject: bool = False,
         window: int | None = None,
         max_bytes: int | None = None,

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 __all__ = [
+    "ApprovalRequired",
     "Busy",
     "Cancelled",
     "CallerError",
@@ -236,9 +237,29 @@ class _Refusal(RpcError):
 
 
 class Denied(_Refusal, PermissionError):
-    """The service's policy does not allow the call (``-32002``)."""
+    """The service's policy does not allow the call, or people have denied it (``-32002``)."""
 
     _CODE = -32002
+    #: The id of the request for approval that people have denied, if that is why.
+    approval: str | None = None
+
+
+class ApprovalRequired(_Refusal, PermissionError):
+    """People have to approve the call first (``-32018``). It has not run. The same call, sent again once they have,
+    runs once; `wait_approval` does that."""
+
+    _CODE = -32018
+    #: The request's id, by which those who decide know it.
+    approval: str | None = None
+    #: The approvals that it needs, each with ``approval``, its name; ``roles``, who gives it; ``count``, how many have
+    #: to; and ``have``, how many have.
+    needs: list[dict[str, Any]]
+    #: Approvals after this time, in seconds since 1970, come too late.
+    deadline: float | None = None
+
+    def __init__(self, message: str, data: Any = None) -> None:
+        super().__init__(message, data)
+        self.needs = []
 
 
 class MethodNotFound(_Refusal, LookupError):
@@ -280,11 +301,14 @@ class Cancelled(_Refusal):
 
 
 class Conflict(_Refusal):
-    """The idempotency key was used before, and there is no outcome to return (``-32017``)."""
+    """The idempotency key was used before, and there is no outcome to return; or the call has begun before under its
+    approval (``-32017``)."""
 
     _CODE = -32017
     #: Why: ``"running"``, ``"unknown"``, ``"other_params"`` or ``"not_kept"``.
     idempotency: str | None = None
+    #: The id of the request for approval under which it has begun, if that is why.
+    approval: str | None = None
 
 
 class ForkedError(Error, RuntimeError):
@@ -341,7 +365,17 @@ _BY_CODE: dict[int, type[Error]] = {
     -32003: Timeout,
     **{
         refusal._CODE: refusal
-        for refusal in (Denied, MethodNotFound, InvalidParams, ValidationFailed, Quota, Overloaded, Cancelled, Conflict)
+        for refusal in (
+            Denied,
+            MethodNotFound,
+            InvalidParams,
+            ValidationFailed,
+            Quota,
+            Overloaded,
+            Cancelled,
+            Conflict,
+            ApprovalRequired,
+        )
     },
 }
 
@@ -375,18 +409,26 @@ def of(failure: tuple[Any, ...]) -> Error:
 def _take_rpc(error: Error, code: int, message: str, data: str | None, is_application: bool) -> None:
     error.code = code
     error.data = None if data is None else json.loads(data)
+    if isinstance(error, ApprovalRequired):
+        error.needs = []
     if isinstance(error, RpcError):
         error.message = message
         error.is_application = is_application
     if is_application or not isinstance(error.data, dict):
         return
     after = error.data.get("retry_after_ms")
-    if isinstance(after, (int, float)) and not isinstance(after, bool) and code in (-32013, -32014):
+    if isinstance(after, (int, float)) and not isinstance(after, bool) and code in (-32013, -32014, -32018):
         error.retry_after = after / 1000
     if isinstance(error, Quota):
         error.scope = _text(error.data.get("scope"))
     elif isinstance(error, Conflict):
         error.idempotency = _text(error.data.get("idempotency"))
+    if isinstance(error, (Denied, Conflict, ApprovalRequired)):
+        error.approval = _text(error.data.get("approval"))
+    if isinstance(error, ApprovalRequired):
+        needs, deadline = error.data.get("needs"), error.data.get("deadline")
+        error.needs = [need for need in needs if isinstance(need, dict)] if isinstance(needs, list) else []
+        error.deadline = deadline if isinstance(deadline, (int, float)) and not isinstance(deadline, bool) else None
 
 
 def _text(value: object) -> str | None:

@@ -129,6 +129,7 @@ def options(
     *,
     deadline: Seconds | None = None,
     lease: Seconds | None = None,
+    wait_approval: Seconds | None = None,
     attached: Iterable[Attachment] = (),
     **others: Any,
 ) -> Options:
@@ -143,6 +144,8 @@ def options(
         all_options["deadline"] = seconds(deadline)
     if lease is not None:
         all_options["lease"] = seconds(lease)
+    if wait_approval is not None:
+        all_options["wait_approval"] = seconds(wait_approval)
     if attached:
         all_options["attached"] = list(attached)
     trace = _trace.current(all_options.get("trace"))

@@ -134,6 +134,7 @@ class SyncClient:
         idempotency_key: str | None = None,
         idempotent: bool = False,
         detached: bool = False,
+        wait_approval: Seconds | None = None,
         receipt: Receipt | None = None,
         on_progress: OnProgress | None = None,
         on_notification: OnNotification | None = None,
@@ -154,6 +155,7 @@ class SyncClient:
         idempotency_key: str | None = None,
         idempotent: bool = False,
         detached: bool = False,
+        wait_approval: Seconds | None = None,
         receipt: Receipt | None = None,
         on_progress: OnProgress | None = None,
         on_notification: OnNotification | None = None,
@@ -173,6 +175,7 @@ class SyncClient:
         idempotency_key: str | None = None,
         idempotent: bool = False,
         detached: bool = False,
+        wait_approval: Seconds | None = None,
         receipt: Receipt | None = None,
         on_progress: OnProgress | None = None,
         on_notification: OnNotification | None = None,
@@ -187,6 +190,7 @@ class SyncClient:
                 deadline=deadline,
                 idempotency_key=idempotency_key,
                 idempotent=idempotent,
+                wait_approval=wait_approval,
                 receipt=receipt,
                 attached=attached,
             )
@@ -200,6 +204,7 @@ class SyncClient:
             idempotency_key=idempotency_key,
             idempotent=idempotent,
             detached=detached,
+            wait_approval=wait_approval,
             receipt=receipt,
         )
         return decoded(_bridge.waiter().run(self._there().call, service, method, text, options), result)

@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 
 from . import _errors, _json
 from ._client import Client
-from ._errors import Busy, DecodeError, Disconnected, Error, InvalidRequest, Quota, RpcError, TooLarge
+from ._errors import ApprovalRequired, Busy, DecodeError, Disconnected, Error, InvalidRequest, Quota, RpcError, TooLarge
 from ._request import Catalogue, MethodInfo, Seconds
 from ._sync import SyncClient
 
@@ -39,6 +39,8 @@ MOST_DEPTH = 64
 MOST_RESULT = 65536
 #: Calls of unknown outcome that are remembered, so that nobody repeats them.
 MOST_UNKNOWN = 1024
+#: The most calls that people have to approve, and whose keys are remembered.
+MOST_PENDING = 1024
 #: How long a list of tools counts as recent, in seconds.
 RECENT_S = 10.0
 #: The longest name that all models take.
@@ -99,6 +101,8 @@ class Tools:
         self.methods = None if methods is None else frozenset(methods)
         self.deadline, self.max_result = deadline, max_result
         self.unknown: collections.OrderedDict[str, BaseException] = collections.OrderedDict()
+        #: The idempotency keys of calls that people have to approve.
+        self.pending: collections.OrderedDict[str, str] = collections.OrderedDict()
         self.lock = threading.Lock()
         self._asking = asyncio.Lock()
         self._last: tuple[float, list[Tool]] | None = None
@@ -199,7 +203,9 @@ class Tool:
         known, options = self._begin(arguments, call, run)
         try:
             yield options
+            self._settle(arguments, options, None)
         except BaseException as error:
+            self._settle(arguments, options, error)
             readable = self._failed(error, known)
             if readable is None:
                 raise
@@ -212,7 +218,9 @@ class Tool:
         options: dict[str, Any] = {"deadline": self.tools.deadline}
         if self.is_idempotent:
             # A model's id of a call is no key: some count from zero in each conversation.
-            options["idempotency_key"] = uuid.uuid4().hex if call is None else self._digest(call)
+            new = uuid.uuid4().hex if call is None else self._digest(call)
+            with self.tools.lock:
+                options["idempotency_key"] = self.tools.pending.get(self._meaning(arguments), new)
             if call is not None:
                 return None, options
         known = None
@@ -225,6 +233,25 @@ class Tool:
         if error is not None:
             raise copy.copy(error)
         return known, options
+
+    def _settle(self, arguments: Mapping[str, Any], options: dict[str, Any], error: BaseException | None) -> None:
+        """Keeps the key of a call that people have to approve: under another one, what the model calls then would be
+        another call, and they would be asked anew. Until it has a result; and if they have denied it, or nobody knows
+        what it did, it is still the same call."""
+        key = options.get("idempotency_key")
+        if key is None:
+            return
+        meaning, pending = self._meaning(arguments), self.tools.pending
+        with self.tools.lock:
+            if isinstance(error, ApprovalRequired):
+                pending[meaning] = key
+                if len(pending) > MOST_PENDING:
+                    pending.popitem(last=False)
+            elif error is None or not (may_have_run(error) or getattr(error, "approval", None)):
+                pending.pop(meaning, None)
+
+    def _meaning(self, arguments: Mapping[str, Any]) -> str:
+        return self._digest(repr(sorted(arguments.items())))
 
     def _digest(self, *parts: str) -> str:
         text = "\0".join((self.service, self.method, *parts))
@@ -269,6 +296,13 @@ def told(error: BaseException) -> str | None:
     # As in `sealwire mcp`: only a copy that somebody else has made of the message could have run.
     if error.outcome_unknown and not isinstance(error, Quota):
         return None
+    if isinstance(error, ApprovalRequired):
+        needs = ", ".join(f"{need.get('approval')} ({need.get('have')} of {need.get('count')})" for need in error.needs)
+        return (
+            f"approval required: this call has not run. People have to approve it first: {needs}. The request "
+            f"{error.approval} waits for them. Tell your user, and call again with exactly the same arguments once "
+            "they have: it then runs once"
+        )
     if isinstance(error, RpcError):
         text = error.message if error.code is None else f"{error.message} ({error.code})"
         if error.data is not None and error.is_application:

@@ -23,6 +23,11 @@ async fn errors_each_as_its_class() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_people_approve_first() {
+    Stage::open(Serves::Nothing).await.pytest("test_approvals.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loops_threads_forks_and_ends() {
     Stage::open(Serves::Methods).await.pytest("test_loops.py").await;
 }
