@@ -27,7 +27,8 @@ Examples:
   sealwire setup operator --out /sealwire
   sealwire setup operator --out /sealwire --authd on --revocation on
   sealwire setup operator --out /sealwire --nsc-store --nsc-operator acme
-  sealwire setup operator --hosted --service demo --service bank")]
+  sealwire setup operator --hosted --service demo --service bank
+  sealwire setup operator --hosted --authd on")]
 pub(crate) struct Operator {
     /// The folder of the setup, with a folder in it for each container
     #[arg(long, value_name = "FOLDER", required_unless_present = "hosted")]
@@ -52,11 +53,7 @@ pub(crate) struct Operator {
 impl Operator {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let Some(folder) = self.out.filter(|_| !self.hosted) else {
-            if self.contents.wants_authd() {
-                let failure = Failure::new(Exit::Usage, "--authd: it needs keys that --hosted does not make");
-                return Err(failure.help("docs/broker.md says what `sealwire authd` needs at a hosted operator"));
-            }
-            return hosted::print(&self.contents.services, out);
+            return hosted::print(&self.contents.services, self.contents.wants_authd(), out);
         };
         let nsc = self.nsc_store.map(|store| {
             let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

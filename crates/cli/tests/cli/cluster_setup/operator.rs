@@ -464,8 +464,28 @@ fn what_to_create_at_a_hosted_operator_is_what_a_set_up_of_ones_own_has() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(!text.contains("GUARD_bank") && !text.contains("account SYS"), "{text}");
-    shell.run("setup operator --out .").ok();
-    let users = shell.read("nats-1/users.conf");
+    assert!(!text.contains("authcallout") && !text.contains("account AUTH"), "{text}");
+    is_as_in_a_set_up(&shell, &printed, "own", "");
+
+    let printed = shell.run("setup operator --hosted --authd on --service demo --service bank --json").ok().json();
+    let text = shell.run("setup operator --hosted --authd on --service demo").ok().stdout;
+    for line in [
+        "nsc edit account AUTH --conns -1 --leaf-conns 0 --subscriptions 16 --exports 0 --imports 0\n",
+        "--role sentinel --subs 16 --payload -1 --conn-type STANDARD,WEBSOCKET --bearer \\\n    --deny-pub '>' \\\n    --deny-sub '>'\n",
+        "--role responder --subs 16 --payload -1 --conn-type STANDARD,WEBSOCKET \\\n    --allow-pub '$SYS._INBOX.>' \\\n    --allow-sub '$SYS.REQ.USER.AUTH'\n",
+        "nsc edit authcallout --account AUTH --auth-user U… --allowed-account A… --curve X…",
+        "`default_sentinel`",
+        "cannot",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    is_as_in_a_set_up(&shell, &printed, "own-authd", "--authd on");
+}
+
+/// Compares with the accounts that `setup operator` makes.
+fn is_as_in_a_set_up(shell: &Shell, printed: &Value, folder: &str, more: &str) {
+    shell.run(&format!("setup operator --out {folder} {more}")).ok();
+    let users = shell.read(&format!("{folder}/nats-1/users.conf"));
     let made: BTreeMap<String, Value> = users
         .lines()
         .filter_map(|line| Some(part(line.trim().strip_prefix('A')?.split_once(": ")?.1, 1)))
@@ -475,8 +495,12 @@ fn what_to_create_at_a_hosted_operator_is_what_a_set_up_of_ones_own_has() {
     for account in printed.as_array().unwrap() {
         let own = &made[account["account"].as_str().unwrap()];
         assert_eq!(account["limits"], own["limits"]);
+        let scopes = own["signing_keys"].as_array().unwrap();
+        assert_eq!(account["unscoped_signing_key"] == true, scopes.iter().any(Value::is_string), "{own}");
+        let asked = &own["authorization"];
+        assert_eq!(account["authorization"].is_object(), asked.is_object(), "{own}");
+        assert!(asked.is_null() || asked["allowed_accounts"].as_array().unwrap().len() == 1, "{own}");
         for role in account["signing_keys"].as_array().unwrap() {
-            let scopes = own["signing_keys"].as_array().unwrap();
             let scope = scopes.iter().find(|scope| scope["role"] == role["role"]).unwrap();
             assert_eq!(role["template"], scope["template"]);
         }
