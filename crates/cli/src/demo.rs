@@ -16,9 +16,10 @@ use crate::server;
 /// Watch agents call each other over NATS with every check enforced; nothing to set up
 ///
 /// Finds or downloads a real nats-server, generates throw-away keys, tokens and policies, starts the demonstration service,
-/// and plays a scenario: permitted calls, a notification, a batch with a denied entry, a stranger, a tampered message, a
-/// replay, forged answers, and streams whose parts are lost, swapped or forged, or which others try to cancel. Each line
-/// shows what was expected, what happened and how long it took. Nothing stays behind except a downloaded nats-server.
+/// and plays a scenario: permitted calls, a notification, a batch with a denied entry, a transfer that somebody has to approve, a
+/// stranger, a tampered message, a replay, forged answers, and streams whose parts are lost, swapped or forged, or which others
+/// try to cancel. Each line shows what was expected, what happened and how long it took. Nothing stays behind except a downloaded
+/// nats-server.
 ///
 /// The exit code is 0 only if everything turned out as expected.
 #[derive(Args)]

@@ -1,6 +1,7 @@
 //! The scenario, line by line: what somebody does, what is expected, what happened.
 //! Never accepts anything but the exact outcome.
 
+mod approvals;
 mod intruders;
 mod limits;
 mod players;
@@ -43,6 +44,7 @@ pub(super) async fn play(stage: &Stage, out: &dyn Audience) -> Result<Transcript
     heading(out, "What the policy denies")?;
     denied(&mut told, out, &planner, &agent("auditor").await?).await?;
     limits::play(&mut told, out, stage, &teller).await?;
+    approvals::play(&mut told, out, stage, &teller, &operator).await?;
 
     heading(out, "What strangers and eavesdroppers try, with every permission on the broker and none of the keys")?;
     strangers(&mut told, out, stage, &mallory).await?;
