@@ -69,7 +69,7 @@ use attachment::{AttachmentMemory, CallAttachments};
 use authorize::Withheld;
 pub use authorize::{Denied, Permit, Permitted};
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
-pub use builtin::BUILTIN_METHODS;
+pub use builtin::{BUILTIN_METHODS, with_builtin_methods};
 pub use calls::{Call, Message};
 use calls::{Calls, Entries};
 use catalogue::{BYTES_PER_CALL, Catalogue, METHODS_PER_CALL};

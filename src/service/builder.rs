@@ -196,7 +196,7 @@ impl Builder<WantsMethods> {
     #[must_use]
     pub fn methods<S: Send + Sync + 'static>(self, router: Router<S>) -> Builder<Ready> {
         let names: Vec<String> = router.names().map(str::to_owned).collect();
-        let registered = builtin::registered(router.policy_methods());
+        let registered = builtin::with_builtin_methods(router.policy_methods());
         let wrong = router.wrong().to_vec();
         let idempotent = router.idempotent_methods().clone();
         let catalogue = router.catalogue();

@@ -36,7 +36,8 @@ pub(super) const APPROVAL: &str = "rpc.approval";
 pub const BUILTIN_METHODS: [&str; 6] = [APPROVAL, APPROVALS, APPROVE, CAN, DISCOVER, EXPLAIN];
 
 /// These methods and the built-in ones, for the registry that policies are checked against.
-pub(super) fn registered(methods: Methods) -> Methods {
+#[must_use]
+pub fn with_builtin_methods(methods: Methods) -> Methods {
     let names = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
     names.fold(methods, |methods, name| match name.as_str() {
         // So that the record has what was decided.

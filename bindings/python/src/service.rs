@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sealwire::decide::Methods;
-use sealwire::internal::service::BUILTIN_METHODS;
+use sealwire::internal::service::with_builtin_methods;
 use sealwire::metrics::Telemetry;
 use sealwire::serve::State;
 use sealwire::{Config, Error, MethodName, PolicySet, Router, RpcError, Running, Sink};
@@ -105,8 +104,7 @@ pub(crate) fn check(
     let checked = py.detach(|| {
         let config = Config::load(config)?;
         config.check()?;
-        let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
-        let methods = builtin.fold(router.policy_methods(), Methods::with);
+        let methods = with_builtin_methods(router.policy_methods());
         let loaded = PolicySet::load(&config.policy.folder, &methods);
         loaded
             .map(|(_, warnings)| warnings.iter().map(ToString::to_string).collect())

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
+use sealwire::PolicySet;
 use sealwire::decide::{Finding, Methods};
 use sealwire::errors::PolicyErrors;
 use sealwire::internal::policy::CallerGroup;
-use sealwire::internal::service::BUILTIN_METHODS;
-use sealwire::{MethodName, PolicySet};
+use sealwire::internal::service::with_builtin_methods;
 
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
@@ -28,8 +28,7 @@ pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
 ///
 /// A `*` in a file also covers the built-in methods of every service, so reviewers have to see them.
 pub(crate) fn known_methods() -> Methods {
-    let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
-    builtin.fold(Methods::from_files(), Methods::with)
+    with_builtin_methods(Methods::from_files())
 }
 
 /// The policy of a folder, with these methods and those that its files declare, and warnings.

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use sealwire::decide::{Finding, Methods};
 use sealwire::internal::config::ending_logins;
-use sealwire::internal::service::BUILTIN_METHODS;
-use sealwire::{Config, MethodName, PolicySet};
+use sealwire::internal::service::with_builtin_methods;
+use sealwire::{Config, PolicySet};
 use sealwire_backend::BackendConfig;
 use sealwire_backend::Lock;
 use serde_json::json;
@@ -80,9 +80,9 @@ fn of_others(config: &Config, out: &Output) -> Result<(PolicySet, Vec<Finding>, 
 /// The methods that backends offer, for checking a policy against them.
 fn methods(backends: &[BackendConfig], lock: &Path) -> Result<Methods, Failure> {
     let lock = Lock::load(lock).or_fail(Exit::Input)?;
-    let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
     let offered = sealwire_backend::offered(backends, &lock).or_fail(Exit::Input)?;
-    Ok(offered.into_iter().fold(builtin.collect(), |methods: Methods, tool| match tool.declared {
+    let builtin = with_builtin_methods(Methods::new());
+    Ok(offered.into_iter().fold(builtin, |methods, tool| match tool.declared {
         Some(declared) if tool.by_name => methods.with_named_params(tool.method, declared),
         Some(declared) => methods.with_params(tool.method, declared),
         None => methods.with(tool.method),

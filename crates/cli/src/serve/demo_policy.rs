@@ -2,8 +2,8 @@
 //! Never one for other methods.
 
 use sealwire::decide::{Finding, Methods};
-use sealwire::internal::service::BUILTIN_METHODS;
-use sealwire::{Config, MethodName, PolicySet};
+use sealwire::internal::service::with_builtin_methods;
+use sealwire::{Config, PolicySet};
 
 use crate::exit::Failure;
 use crate::policies;
@@ -16,6 +16,5 @@ pub(crate) fn policy(config: &Config) -> Result<(PolicySet, Vec<Finding>), Failu
 
 /// Its methods, and those that every service has.
 pub(super) fn demo_methods() -> Methods {
-    let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
-    builtin.fold(router().policy_methods(), Methods::with)
+    with_builtin_methods(router().policy_methods())
 }

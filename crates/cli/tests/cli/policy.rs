@@ -49,6 +49,24 @@ fn good_folder_is_checked_and_its_decisions_are_explained() {
         .fails(30, &["--params"]);
 }
 
+/// As a service has them, so that rules can look at what somebody decides.
+#[test]
+fn the_built_in_methods_are_known_with_their_parameters() {
+    let shell = Shell::new();
+    let rule =
+        "[rule.no-denials]\neveryone = true\ndeny = [\"rpc.approve\"]\nwhen.params.decision = { is = \"deny\" }\n";
+    shell.write("policies/calc.toml", &format!("{GOOD}\n{rule}"));
+    shell.run("policy check").ok();
+    let explain = |decision: &str| {
+        let params = json!({ "id": "a.b", "digest": "d", "decision": decision }).to_string();
+        shell
+            .run_args(&["policy", "explain", "--agent", "planner", "--method", "rpc.approve", "--params", &params])
+            .stdout
+    };
+    assert!(explain("deny").starts_with("deny: forbidden by `no-denials`"), "{}", explain("deny"));
+    assert!(explain("approve").starts_with("deny: no rule allows it"), "{}", explain("approve"));
+}
+
 #[test]
 fn wrong_files_are_told_with_file_and_line_and_end_with_11() {
     let shell = Shell::new();
