@@ -41,7 +41,7 @@ const fn stage(name: &'static str, prepare: fn(usize) -> Step) -> Stage {
     Stage { name, entries: 1, prepare }
 }
 
-const STAGES: [Stage; 25] = [
+const STAGES: [Stage; 27] = [
     stage("decode", decode),
     stage("proof and token: HMAC", |n| authenticate(n, "ann")),
     stage("proof and token: Ed25519", |n| authenticate(n, "eve")),
@@ -62,6 +62,8 @@ const STAGES: [Stage; 25] = [
     stage("handle: 256 B, with metrics", handle_with_metrics),
     stage("handle: 256 B, no answer", |n| handle(n, "ann", UNCONDITIONAL, &note(256))),
     stage("handle: 256 B, conditional, 1,000 methods", |n| handle(n, "ann", CONDITIONAL, &sized(256))),
+    stage("handle: 256 B, a budget", |n| handle(n, "ann", BUDGET, &sized(256))),
+    stage("handle: 256 B, a shared budget", |n| handle(n, "ann", SHARED_BUDGET, &sized(256))),
     stage("handle: 4 KiB", |n| handle(n, "ann", UNCONDITIONAL, &sized(4096))),
     Stage { name: "handle: an entry of 50", entries: 50, prepare: |n| handle(n, "ann", UNCONDITIONAL, &batch()) },
     stage("handle: 256 B, Ed25519", |n| handle(n, "eve", UNCONDITIONAL, &sized(256))),
@@ -76,6 +78,25 @@ const COUNTED: usize = 200;
 const ROUNDS: usize = 30;
 
 const UNCONDITIONAL: &str = "[role.worker]\nallow = [\"desk/*\", \"other/*\"]\n";
+const BUDGET: &str = r#"
+[role.worker]
+allow = ["desk/*", "other/*"]
+[budget.calls]
+methods = ["desk/echo"]
+per = "agent"
+calls = "1000000000/d"
+"#;
+/// In the store of a single replica: what a broker takes comes on top.
+const SHARED_BUDGET: &str = r#"
+[role.worker]
+allow = ["desk/*", "other/*"]
+[budget.amounts]
+methods = ["desk/echo"]
+per = "agent"
+sum = "amount"
+at_most = "1000000000000/d"
+shared = true
+"#;
 const CONDITIONAL: &str = r#"
 [role.worker]
 allow = ["other/*"]

@@ -110,9 +110,10 @@ pub mod serve {
     pub use crate::record::{OutcomeRecord, Recorder};
     pub use crate::rpc::Id;
     pub use crate::service::{
-        Attachment, AttachmentLimits, Builder, Call, Condition, Counters, Denied, Description, Ending, Health, Message,
-        MethodCounters, MethodService, Outlet, ParamList, ParamValue, Permit, Permitted, QuotaLimits, QuotaScope,
-        Ready, RefusedReload, ShadowCounters, State, StreamLimits, WantsMethods, WantsPolicy, WantsVerifier, Watched,
+        Attachment, AttachmentLimits, BudgetCounters, Builder, Call, Condition, Counters, Denied, Description, Ending,
+        Health, Message, MethodCounters, MethodService, Outlet, ParamList, ParamValue, Permit, Permitted, QuotaLimits,
+        QuotaScope, Ready, RefusedReload, ShadowCounters, State, StreamLimits, WantsMethods, WantsPolicy,
+        WantsVerifier, Watched,
     };
     pub use crate::wire::{Delivery, Sealed};
 }
@@ -121,8 +122,8 @@ pub mod serve {
 #[cfg(feature = "service")]
 pub mod decide {
     pub use crate::policy::{
-        Approval, ConditionExplanation, Effect, Finding, Involved, Methods, Mode, NotApprover, Outcome, Param,
-        ParamType, PolicyStore, PrincipalExplanation, PrincipalKind, Reach, Reason, Reload, Requester, Revision,
+        Approval, Budget, ConditionExplanation, Effect, Finding, Involved, Methods, Mode, NotApprover, Outcome, Param,
+        ParamType, Per, PolicyStore, PrincipalExplanation, PrincipalKind, Reach, Reason, Reload, Requester, Revision,
         RuleExplanation, RuleId, ScalarType, Severity, Shadow, ShadowRecord, Verdict,
     };
 }

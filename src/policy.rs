@@ -39,16 +39,16 @@ pub use distribution::{
     Package, PackageChange, PackageError, PackageEvent, PackageFollower, PackageId, PackageReport, PackageStanding,
     Packages, PackagesError, RefusedPackage, SignedPackage,
 };
-pub(crate) use engine::narrow;
 pub use engine::{
     ApprovalRecord, Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow,
     ShadowRecord, Verdict,
 };
+pub(crate) use engine::{Charge, narrow};
 pub use explain::{ConditionExplanation, Explanation, Outcome, PrincipalExplanation, RuleExplanation};
 pub(crate) use model::OPEN_TO_ALL;
 pub use model::{
-    Approval, Effect, Finding, Involved, MAX_LIST, Methods, Mode, NotApprover, Param, ParamType, PolicyErrors,
-    PrincipalKind, Requester, Revision, RuleId, ScalarType, Severity,
+    Approval, Budget, Effect, Finding, Involved, MAX_LIST, Methods, Mode, NotApprover, Param, ParamType, Per,
+    PolicyErrors, PrincipalKind, Requester, Revision, RuleId, ScalarType, Severity,
 };
 #[cfg(feature = "policy-tools")]
 pub use tools::{

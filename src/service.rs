@@ -5,6 +5,7 @@ mod answers;
 mod approvals;
 mod attachment;
 mod authorize;
+mod budgets;
 mod builder;
 mod builtin;
 mod calls;
@@ -66,18 +67,19 @@ use approvals::{Approvals, InForce};
 pub use approvals::{Needed, Pending, Unapproved};
 pub use attachment::{Attachment, AttachmentError, AttachmentLimits};
 use attachment::{AttachmentMemory, CallAttachments};
-use authorize::Withheld;
 pub use authorize::{Denied, Permit, Permitted};
+pub use budgets::Uncharged;
+use budgets::{Begun, Budgets, Runnable};
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
 pub use builtin::{BUILTIN_METHODS, with_builtin_methods};
 pub use calls::{Call, Message};
 use calls::{Calls, Entries};
 use catalogue::{BYTES_PER_CALL, Catalogue, METHODS_PER_CALL};
-pub use counters::{Counters, MethodCounters, ShadowCounters};
+pub use counters::{BudgetCounters, Counters, MethodCounters, ShadowCounters};
 pub use ctx::Ctx;
 pub use description::Description;
 pub use fair::Bounds as FairBounds;
-use idempotency::{Attempt, Begun, Ended, Idempotency, Ticket};
+use idempotency::{Attempt, Begun as Claim, Ended, Idempotency, Ticket};
 pub use idempotency::{Conflict, Idempotent};
 use lines::{Lines, LogKey};
 use meters::{Meters, Stage};
@@ -117,6 +119,7 @@ struct Inner {
     idempotency: Option<Idempotency>,
     /// `None` if the guard keeps nothing: calls that need approvals are denied.
     approvals: Option<Approvals>,
+    budgets: Budgets,
     catalogue: Catalogue,
     limits: ServiceLimits,
     /// The largest answer that the broker has room for, in bytes; see [`Service::fit`].
@@ -372,7 +375,7 @@ impl Service {
     /// be answered with frames: they are decided again, and end if they are no longer allowed.
     pub fn replace_policy(&self, policy: impl Into<Arc<PolicySet>>) {
         let policy = policy.into();
-        self.0.prepare_approvals(&policy);
+        self.0.prepare(&policy);
         self.0.policy.store(policy);
         self.review();
     }
@@ -403,6 +406,7 @@ impl Service {
         if let Some(approvals) = &self.0.approvals {
             approvals.tidy(self.0.clock.now_s());
         }
+        self.0.budgets.tidy();
     }
 
     /// Records the traces of messages from now on, as this says.
@@ -444,22 +448,6 @@ struct Answered {
     outcome: Outcome,
     /// Whether it is the outcome of an earlier call with the same idempotency key.
     is_stored: bool,
-}
-
-/// A call that may run.
-enum Runnable {
-    Permitted(Permitted),
-    /// Its approval is used up first.
-    Withheld(Withheld),
-}
-
-impl Runnable {
-    fn call(&self) -> &Call {
-        match self {
-            Self::Permitted(permitted) => permitted.call(),
-            Self::Withheld(withheld) => withheld.call(),
-        }
-    }
 }
 
 /// What became of a call before it could run.
@@ -693,9 +681,11 @@ impl Inner {
                 Box::pin(self.builtin(&permitted, &message, policy, now_ms)).await.into()
             }
             Authorized::Runnable(runnable) => match self.attempt(runnable.call()) {
-                Some((kept, attempt)) => Box::pin(self.run_once(runnable, kept, attempt, &message, now_ms)).await,
-                None => match self.begin(runnable, &message).await {
-                    Ok(permitted) => self.told(self.run(permitted, &message.open).await).into(),
+                Some((kept, attempt)) => {
+                    Box::pin(self.run_once(runnable, kept, attempt, &message, policy, now_ms)).await
+                }
+                None => match self.begin(runnable, &message, policy).await {
+                    Ok(begun) => self.told(self.run(begun, &message.open).await).into(),
                     Err(refusal) => Err(self.entry_error(&refusal)).into(),
                 },
             },
@@ -803,8 +793,9 @@ impl Inner {
         Some((kept, kept.attempt(call)?))
     }
 
-    /// Keeps requests for approval from now on, if this policy needs any.
-    fn prepare_approvals(&self, policy: &PolicySet) {
+    /// Keeps requests for approval and counts of shared budgets from now on, if this policy needs any.
+    fn prepare(&self, policy: &PolicySet) {
+        self.budgets.prepare(policy, &self.verifier);
         match &self.approvals {
             Some(approvals) => approvals.prepare(policy),
             None if policy.has_approvals() => {
@@ -880,30 +871,32 @@ impl Inner {
         message.open.ending().map_or(Ok(()), |ending| Err(Refusal::Ended(ending)))
     }
 
-    /// The last step before a call runs: its approval, if it needs one, is used up.
-    async fn begin(&self, runnable: Runnable, message: &Message) -> Result<Permitted, Refusal> {
-        let withheld = match (runnable, &self.approvals) {
-            (Runnable::Permitted(permitted), _) => return Ok(permitted),
-            (Runnable::Withheld(_), None) => return Err(Refusal::Denied),
-            (Runnable::Withheld(withheld), Some(approvals)) => {
-                self.may_start(withheld.call())?;
-                // Boxed, since few calls need it.
-                Box::pin(withheld.begin(approvals, &self.verifier, self.clock.now_s())).await
-            }
-        };
-        let permitted = withheld.map_err(Refusal::Approval)?;
-        // That may have taken a while.
-        if self.clock.now_ms() >= message.start_before_ms { Err(Refusal::Deadline) } else { Ok(permitted) }
+    /// The last steps before a call runs: it is charged to its budgets, and its approval, if it needs one, is used up. A call that does not
+    /// run after the first of them stays charged.
+    async fn begin(&self, runnable: Runnable, message: &Message, policy: &PolicySet) -> Result<Begun, Refusal> {
+        if let Runnable::Withheld(withheld) = &runnable {
+            self.may_start(withheld.call())?;
+        }
+        let charged = self.budgets.charge(runnable, policy, &self.verifier, &*self.clock, &self.counters).await;
+        let charged = charged.map_err(Refusal::Budget)?;
+        // Charging may have taken a while, and so may using up the approval.
+        if !charged.at_once {
+            self.may_start(charged.call())?;
+        }
+        let begun = charged.begin(self.approvals.as_ref(), &self.verifier, &*self.clock).await;
+        let begun = begun.map_err(|unapproved| unapproved.map_or(Refusal::Denied, Refusal::Approval))?;
+        let is_late = !begun.at_once && self.clock.now_ms() >= message.start_before_ms;
+        if is_late { Err(Refusal::Deadline) } else { Ok(begun) }
     }
 
     /// The ticket to run a method once for its key, or the answer if it does not run.
-    fn begun(&self, begun: Begun) -> Result<Ticket, Answered> {
+    fn begun(&self, claim: Claim) -> Result<Ticket, Answered> {
         let refused = |refusal| Err(Err(self.entry_error(&refusal)).into());
-        match begun {
-            Begun::Run(ticket) => Ok(ticket),
-            Begun::Stored(outcome) => Err(Answered { outcome, is_stored: true }),
-            Begun::Conflict(conflict) => refused(Refusal::Conflict(conflict)),
-            Begun::Refused(error) => refused(Refusal::OutcomeStore(error)),
+        match claim {
+            Claim::Run(ticket) => Ok(ticket),
+            Claim::Stored(outcome) => Err(Answered { outcome, is_stored: true }),
+            Claim::Conflict(conflict) => refused(Refusal::Conflict(conflict)),
+            Claim::Refused(error) => refused(Refusal::OutcomeStore(error)),
         }
     }
 
@@ -914,6 +907,7 @@ impl Inner {
         kept: &Idempotency,
         attempt: Attempt,
         message: &Message,
+        policy: &PolicySet,
         now_ms: u64,
     ) -> Answered {
         let refused = |refusal| Err(self.entry_error(&refusal)).into();
@@ -930,14 +924,14 @@ impl Inner {
             kept.give_back(ticket, &self.verifier).await;
             return refused(Refusal::Deadline);
         }
-        let permitted = match self.begin(runnable, message).await {
-            Ok(permitted) => permitted,
+        let begun = match self.begin(runnable, message, policy).await {
+            Ok(begun) => begun,
             Err(refusal) => {
                 kept.give_back(ticket, &self.verifier).await;
                 return refused(refusal);
             }
         };
-        let ran = self.run(permitted, &message.open).await;
+        let ran = self.run(begun, &message.open).await;
         // Stored before the caller is told: a caller that has the answer and asks again must find it.
         let ended = match &ran {
             Ran::InTime(outcome) | Ran::Late(_, outcome) => Ended::With(outcome),
@@ -961,15 +955,16 @@ impl Inner {
         }
     }
 
-    async fn run(&self, permitted: Permitted, open: &OpenCall) -> Ran {
+    async fn run(&self, begun: Begun, open: &OpenCall) -> Ran {
         // The method is dropped, and so cancelled, when its deadline passes, when its call is ended, or when its message's
         // future is dropped.
-        let (trace, method) = (permitted.call().trace.clone(), Arc::clone(&permitted.call().method));
+        let (trace, method) = (begun.call().trace.clone(), Arc::clone(&begun.call().method));
         let is_revoked = || self.is_revoked(open, Some(&method), self.clock.now_s());
         if is_revoked() {
             return Ran::Stopped(Refusal::Revoked);
         }
-        let begun = std::panic::catch_unwind(AssertUnwindSafe(|| trace.within(|| self.methods.run(permitted))));
+        let begun =
+            std::panic::catch_unwind(AssertUnwindSafe(|| trace.within(|| self.methods.run(begun.into_permitted()))));
         let run = begun.unwrap_or_else(|panic| Box::pin(async move { std::panic::resume_unwind(panic) }));
         let mut run = trace.around(run);
         let finished = tokio::select! {

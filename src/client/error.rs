@@ -530,6 +530,8 @@ pub(super) fn leaves_open(error: &RpcError) -> bool {
     // The application has answered: what became of the call is known, whatever its code.
     let Some(code) = error.profile_code() else { return false };
     match code {
+        // SPEC.md §6.4: its nonce is burnt, and it did not run.
+        code::QUOTA_EXCEEDED if says(error, "scope").as_deref() == Some("budget") => false,
         // These concern one delivery: another copy of the message may have run, or may yet.
         code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED => true,
         // The method may have been cut off anywhere. The last is signed only for a call under way.
@@ -591,6 +593,7 @@ mod tests {
             remote(code::CONFLICT, serde_json::json!([])),
             remote(code::PERMISSION_DENIED, serde_json::json!({ "outcome": "unknown" })),
             remote(code::UNAUTHENTICATED, serde_json::Value::Null),
+            remote(code::QUOTA_EXCEEDED, serde_json::json!({ "scope": "replica-rate" })),
             ClientError::Protocol(ProtocolError::Part("item")),
             ClientError::Protocol(ProtocolError::Shape),
         ];
@@ -598,6 +601,7 @@ mod tests {
             conflict("other_params"),
             conflict("not_kept"),
             remote(code::PERMISSION_DENIED, serde_json::Value::Null),
+            remote(code::QUOTA_EXCEEDED, serde_json::json!({ "scope": "budget", "budget": "daily" })),
             remote(code::APPROVAL_REQUIRED, serde_json::json!({ "state": "pending" })),
             // A method's own error, which means something else by it.
             remote(7, serde_json::json!({ "outcome": "unknown" })),

@@ -11,6 +11,7 @@
 mod arguments;
 mod bounds;
 mod caller_index;
+mod charges;
 mod context;
 mod decision;
 mod entity_cache;
@@ -22,6 +23,7 @@ mod set;
 mod store;
 
 pub(crate) use bounds::narrow;
+pub(crate) use charges::Charge;
 pub(crate) use context::{ContextShape, datetime};
 pub use decision::{Decision, Question, Reason, Shadow, Verdict};
 pub(crate) use method::{CallFacts, MethodPolicies};

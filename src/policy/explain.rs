@@ -11,7 +11,7 @@ use crate::policy::cedar::{References, compile, expr};
 use crate::policy::engine::{
     CallFacts, ContextShape, Decision, MethodPolicies, PolicySet, Principal, Question, Reason, principals,
 };
-use crate::policy::model::{Approval, Condition, Effect, Mode, PrincipalKind, Revision, Rule, RuleId};
+use crate::policy::model::{Approval, Budget, Condition, Effect, Mode, PrincipalKind, Revision, Rule, RuleId};
 use observed::observed_value;
 
 /// A decision with its reasons.
@@ -26,6 +26,12 @@ pub struct Explanation {
     /// The approvals that it needs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<Approval>,
+    /// The budgets that it is charged to if it runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub budgets: Vec<Budget>,
+    /// Why it does not run although it is allowed: a budget could not count it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uncounted: Option<String>,
     /// One for the agent, and one for the subject of a delegated call.
     pub principals: Vec<PrincipalExplanation>,
 }
@@ -116,8 +122,12 @@ impl PolicySet {
             }
         };
         let decision = self.decide_approved(question, approved);
+        let may_run = decision.is_allow() || decision.reason == Reason::ApprovalRequired;
+        let charges = if may_run { self.charges(question) } else { Ok(Vec::new()) };
         Explanation {
             approvals: decision.approvals.iter().filter_map(|name| self.approval(name)).cloned().collect(),
+            uncounted: charges.as_ref().err().cloned(),
+            budgets: charges.unwrap_or_default().into_iter().map(|charge| charge.budget.clone()).collect(),
             decision,
             revision: self.revision().clone(),
             method: question.method.to_owned(),
@@ -240,6 +250,12 @@ impl fmt::Display for Explanation {
         }
         for approval in &self.approvals {
             writeln!(f, "approval {approval}")?;
+        }
+        for budget in &self.budgets {
+            writeln!(f, "budget {budget}")?;
+        }
+        if let Some(why) = &self.uncounted {
+            writeln!(f, "refused all the same: {why}")?;
         }
         for principal in &self.principals {
             let whom = if principal.kind == PrincipalKind::Subject { "the subject " } else { "" };

@@ -5,7 +5,7 @@
 //!    no key.
 //!    Neither hides anything from a reader (`unreadable`), and patterns mean what they look like (`globs`).
 //! 3. `resolve` puts the files together, and checks across them: the result is `checked`.
-//! 4. `approval_table` reads `[approval.NAME]`, and checks the rules that approvals lift. `rule_table` reads `[rule.NAME]` once the methods are known; its `when` and `unless` go through `when` and
+//! 4. `approval_table` reads `[approval.NAME]`, and checks the rules that approvals lift; `budget_table` reads `[budget.NAME]`. `rule_table` reads `[rule.NAME]` once the methods are known; its `when` and `unless` go through `when` and
 //!    `condition`. `cedar_file` reads Cedar. Both refuse what no call can satisfy: `constraint` (conditions that leave
 //!    nothing), `comparable` (values that cannot be compared), `literals` (names that cannot exist).
 //! 5. `lint` compares the rules with each other, and lets Cedar check their types; `doubts` is about what is rarely meant.
@@ -13,6 +13,7 @@
 //! Never decides a call, and never accepts only a part of a folder.
 
 mod approval_table;
+mod budget_table;
 pub(crate) mod cedar_file;
 mod checked;
 mod comparable;

@@ -1,10 +1,11 @@
 //! The vocabulary of the rest of `policy`. A `rule` is the one form that both languages are reduced to; it is about
 //! `pattern`s of `methods`, and its conditions are about declared `params` and the claims, attributes and roles of the
-//! `declarations`; an `approval` lifts rules that deny; a `principal` is an agent or a subject. A `value` has a declared type, wherever it came from; `hours` are minutes of the week. A `finding`
+//! `declarations`; an `approval` lifts rules that deny, and a `budget` takes from what rules allow; a `principal` is an agent or a subject. A `value` has a declared type, wherever it came from; `hours` are minutes of the week. A `finding`
 //! says what is wrong at a `location`, and a `revision` says which files decided.
 //! Never reads a file, and never evaluates anything.
 
 mod approval;
+mod budget;
 mod declarations;
 mod finding;
 pub(crate) mod hours;
@@ -20,6 +21,7 @@ mod value;
 
 pub(crate) use approval::APPROVE;
 pub use approval::{Approval, Involved, NotApprover, Requester};
+pub use budget::{Budget, Per};
 pub(crate) use declarations::{Attributes, Declarations, Role, RoleSource, Roles, Types, described};
 pub use finding::{Finding, PolicyErrors, Severity};
 pub(crate) use finding::{Report, did_you_mean, shown};

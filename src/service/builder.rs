@@ -13,6 +13,7 @@ use tower::Layer;
 use super::approvals::Approvals;
 use super::attachment::AttachmentMemory;
 use super::authorize::Permitted;
+use super::budgets::Budgets;
 use super::catalogue::Catalogue;
 use super::counters::Counters;
 use super::idempotency::{Idempotency, Idempotent};
@@ -277,9 +278,11 @@ impl Builder<Ready> {
             Some(store) => Some(Approvals::new(store, endpoint.clone(), random_bytes()?)),
             None => None,
         };
+        let budgets = Budgets::new(verifier.guard().outcomes(), endpoint.audience().clone(), random_bytes()?);
         let inner = Inner {
             idempotency,
             approvals,
+            budgets,
             catalogue,
             quotas: Quotas::new(&limits.quota),
             open: Arc::new(OpenCalls::new(limits.streams.clone())),
@@ -298,7 +301,7 @@ impl Builder<Ready> {
             recorder,
             clock,
         };
-        inner.prepare_approvals(&inner.policy.load());
+        inner.prepare(&inner.policy.load());
         Ok(Service(Arc::new(inner)))
     }
 }

@@ -18,6 +18,7 @@ pub struct Counters {
     unregistered: MethodCounters,
     refusals: Mutex<BTreeMap<&'static str, u64>>,
     shadow: Mutex<BTreeMap<String, ShadowCounters>>,
+    budgets: Mutex<BTreeMap<String, BudgetCounters>>,
     last_error: Mutex<String>,
 }
 
@@ -29,6 +30,18 @@ pub struct ShadowCounters {
     /// Calls that were denied and would have been allowed.
     pub would_allow: u64,
 }
+
+/// What became of the calls that were to be charged to one budget.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct BudgetCounters {
+    /// Calls that were charged.
+    pub charged: u64,
+    /// Calls that it had no room for.
+    pub refused: u64,
+}
+
+/// The most budgets that are counted one by one; the rest are counted under `other`.
+const MAX_BUDGETS: usize = 1_000;
 
 /// The most shadow rules that are counted one by one; the rest are counted under `other`.
 const MAX_SHADOW: usize = 1_000;
@@ -53,6 +66,7 @@ impl Counters {
             unregistered: MethodCounters::default(),
             refusals: Mutex::default(),
             shadow: Mutex::default(),
+            budgets: Mutex::default(),
             last_error: Mutex::default(),
         }
     }
@@ -101,6 +115,23 @@ impl Counters {
                 Verdict::Deny => counted.would_deny += 1,
             }
         }
+    }
+
+    /// Counts a call that was to be charged to a budget. Its name comes from a policy file.
+    pub(super) fn budget(&self, name: &str, is_charged: bool) {
+        let mut counters = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = counters.contains_key(name) || counters.len() < MAX_BUDGETS;
+        let counted = counters.entry(if known { name } else { "other" }.to_owned()).or_default();
+        match is_charged {
+            true => counted.charged += 1,
+            false => counted.refused += 1,
+        }
+    }
+
+    /// What became of calls that were to be charged, by budget.
+    #[must_use]
+    pub fn budgets(&self) -> BTreeMap<String, BudgetCounters> {
+        self.budgets.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What rules in shadow mode would have changed, by rule.

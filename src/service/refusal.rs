@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use super::approvals::Unapproved;
+use super::budgets::Uncharged;
 use super::calls::BodyError;
 use super::idempotency::Conflict;
 use super::quota::{QuotaExceeded, QuotaScope};
@@ -51,6 +52,9 @@ pub enum Refusal {
     /// People have to approve it, or have denied it.
     #[error("{0}")]
     Approval(Unapproved),
+    /// A budget has no room for it, or cannot be charged.
+    #[error("{0}")]
+    Budget(Uncharged),
     /// An idempotency key with a batch.
     #[error("an idempotency key covers one call, and this is a batch")]
     KeyOfBatch,
@@ -187,6 +191,7 @@ impl Refusal {
                 .with_data(&json!({ "retry_after_ms": RETRY_AFTER_MS })),
             ),
             Self::Approval(unapproved) => unapproved_answer(unapproved),
+            Self::Budget(uncharged) => uncharged_answer(uncharged),
             Self::KeyOfBatch => error(
                 code::INVALID_REQUEST,
                 "invalid request: an idempotency key covers one call: send this one by itself, or without a key",
@@ -244,6 +249,7 @@ impl Refusal {
             | Self::OutcomeStore(_)
             | Self::Unrecorded
             | Self::Approval(_)
+            | Self::Budget(_)
             | Self::KeyOfBatch
             | Self::Deadline
             | Self::ResponseTooLarge
@@ -313,6 +319,7 @@ impl Refusal {
             Self::OutcomeStore(_) => "outcome_store",
             Self::Unrecorded => "unrecorded",
             Self::Approval(unapproved) => unapproved.label(),
+            Self::Budget(uncharged) => uncharged.label(),
             Self::KeyOfBatch => "idempotency_key_of_batch",
             Self::Deadline => "deadline",
             Self::ResponseTooLarge => "response_too_large",
@@ -386,6 +393,23 @@ fn unapproved_answer(unapproved: &Unapproved) -> RefusalReply {
         )),
         Unapproved::Store(OutcomeStoreError::AgentFull) => quota(RETRY_AFTER_MS, "approvals"),
         Unapproved::Store(_) => overloaded(RETRY_AFTER_MS),
+    }
+}
+
+fn uncharged_answer(uncharged: &Uncharged) -> RefusalReply {
+    match uncharged {
+        Uncharged::Spent { budget, retry_after_ms } => {
+            let data = json!({ "retry_after_ms": retry_after_ms, "scope": "budget", "budget": budget });
+            RefusalReply::Error(RpcError::with_code(code::QUOTA_EXCEEDED, "quota exceeded").with_data(&data))
+        }
+        Uncharged::Above { budget } => RefusalReply::Error(
+            RpcError::with_code(code::PERMISSION_DENIED, "permission denied: the call is above its whole budget")
+                .with_data(&json!({ "budget": budget })),
+        ),
+        Uncharged::Params(reason) => RefusalReply::Error(RpcError::invalid_params(format!("Invalid params: {reason}"))),
+        Uncharged::Store(OutcomeStoreError::AgentFull) => quota(RETRY_AFTER_MS, "budgets"),
+        Uncharged::Unknown { .. } | Uncharged::Store(_) => overloaded(RETRY_AFTER_MS),
+        Uncharged::Deadline => RefusalReply::Error(RpcError::with_code(code::TIMEOUT, "timeout")),
     }
 }
 

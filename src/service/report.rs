@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::Service;
-use super::counters::ShadowCounters;
+use super::counters::{BudgetCounters, ShadowCounters};
 use super::meters::{Recorded, verdict};
 use crate::auth::{GuardStats, KeySourceStatus, Latency, SharedStats};
 use crate::policy::Verdict;
@@ -36,6 +36,7 @@ impl Collector for Reported {
             refusals.into_iter().map(|(reason, count)| ([("reason", reason)], count)),
         )?;
         shadow(families, service)?;
+        budgets(families, service)?;
         if let Some(recorded) = service.0.meters.recorded() {
             measured(families, recorded)?;
         }
@@ -110,6 +111,18 @@ fn shadow(families: &mut Families<'_>, service: &Service) -> fmt::Result {
         "sealwire_shadow_decisions",
         "Decisions that a rule in shadow mode would have changed",
         rules.into_iter().flat_map(of),
+    )
+}
+
+fn budgets(families: &mut Families<'_>, service: &Service) -> fmt::Result {
+    let of = |(budget, BudgetCounters { charged, refused }): (String, BudgetCounters)| {
+        [("charged", charged), ("refused", refused)]
+            .map(|(result, count)| ([("budget", budget.clone()), ("result", result.to_owned())], count))
+    };
+    families.counters(
+        "sealwire_budget_calls",
+        "Permitted calls that were charged to a budget, or that it had no room for",
+        service.counters().budgets().into_iter().flat_map(of),
     )
 }
 
@@ -227,6 +240,7 @@ fn held(families: &mut Families<'_>, service: &Service) -> fmt::Result {
         "Memory for requests and unacknowledged frames of streams",
         inner.open.memory().total(),
     )?;
+    families.level("sealwire_budget_counts", "Counts of budgets that are kept", inner.budgets.held())?;
     families.level("sealwire_attachment_memory_bytes", "Memory for attachments", inner.attachments.held())?;
     let (outcomes, bytes) = inner.idempotency.as_ref().map(super::Idempotency::held).unwrap_or_default();
     families.level(

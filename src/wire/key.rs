@@ -367,6 +367,11 @@ impl ServiceKey {
         HmacKey::derive(self.pair.seed.as_slice(), audience, "stored approvals")
     }
 
+    /// The same for counts of budgets.
+    pub(crate) fn budget_key(&self, audience: &Audience) -> HmacKey {
+        HmacKey::derive(self.pair.seed.as_slice(), audience, "stored budgets")
+    }
+
     pub(super) fn sign(&self, message: &[u8]) -> SignatureBytes {
         SignatureBytes::of(self.pair.pair.sign(message).as_ref())
     }

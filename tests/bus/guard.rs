@@ -1,6 +1,7 @@
 //! The replay guards: in one process, and shared by replicas on a real nats-server. A model of them is `crates/guard-model`.
 
 mod approvals;
+mod budgets;
 mod cluster;
 mod local;
 mod model;

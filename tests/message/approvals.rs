@@ -1,9 +1,9 @@
 //! Calls that people approve first: SPEC.md §6.3.
 
 mod life;
-mod model;
+pub(crate) mod model;
 mod order;
-mod stores;
+pub(crate) mod stores;
 
 use std::sync::Arc;
 

@@ -23,8 +23,8 @@ const FACE: &[(&str, &str)] = &[
     ),
     (
         "decide",
-        "Approval ConditionExplanation Effect Finding Involved Methods Mode NotApprover Outcome Param ParamType PolicyStore \
-         PrincipalExplanation PrincipalKind Reach Reason Reload Requester Revision RuleExplanation RuleId ScalarType \
+        "Approval Budget ConditionExplanation Effect Finding Involved Methods Mode NotApprover Outcome Param ParamType Per \
+         PolicyStore PrincipalExplanation PrincipalKind Reach Reason Reload Requester Revision RuleExplanation RuleId ScalarType \
          Severity Shadow ShadowRecord Verdict",
     ),
     (
@@ -38,7 +38,7 @@ const FACE: &[(&str, &str)] = &[
     ("metrics", "Registry Report Telemetry TelemetryError"),
     (
         "serve",
-        "Attachment AttachmentLimits Builder Call Condition Counters Delivery Denied Description Ending Health Id \
+        "Attachment AttachmentLimits BudgetCounters Builder Call Condition Counters Delivery Denied Description Ending Health Id \
          Message MethodCounters MethodService OutcomeRecord Outlet ParamList ParamValue Permit Permitted QuotaLimits \
          QuotaScope Ready Recorder RefusedReload Sealed ShadowCounters State StreamLimits TokenFacts WantsMethods \
          WantsPolicy WantsVerifier Watched",

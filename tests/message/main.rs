@@ -3,6 +3,7 @@
 
 mod approvals;
 mod bounds;
+mod budgets;
 mod builtin;
 mod chain;
 mod citations;

@@ -48,6 +48,24 @@ fn ann(desk: &Desk) -> Agent {
 }
 
 #[tokio::test]
+async fn charged_and_refused_calls_are_counted_by_budget() {
+    let desk = desk(
+        "[role.worker]\nallow = [\"desk/*\"]\n[budget.rate]\nmethods = [\"desk/*\"]\nper = \"agent\"\ncalls = \"3/h\"\n",
+    );
+    let registry = registry(&desk);
+    desk.ask(&ann(&desk), &batch((0..5).map(|_| "desk/echo".to_owned()))).await.unwrap();
+    let samples = samples(&registry);
+    for (sample, count) in [
+        (r#"sealwire_budget_calls_total{budget="rate",result="charged"}"#, 3.0),
+        (r#"sealwire_budget_calls_total{budget="rate",result="refused"}"#, 2.0),
+        (r#"sealwire_refusals_total{reason="budget_spent"}"#, 2.0),
+        ("sealwire_budget_counts", 1.0),
+    ] {
+        assert_eq!(samples.get(sample), Some(&count), "{sample} in {samples:?}");
+    }
+}
+
+#[tokio::test]
 async fn numbers_are_those_of_the_counters() {
     let desk = desk("[role.worker]\nallow = [\"desk/*\"]\n");
     // Nothing is measured before somebody asks for it, and what was counted before is told nevertheless.

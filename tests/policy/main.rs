@@ -3,6 +3,7 @@
 
 mod approvals;
 mod arguments;
+mod budgets;
 mod cedar;
 mod check;
 mod explain;

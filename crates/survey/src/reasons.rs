@@ -51,6 +51,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ("approval_consumed", "the call has run under its approval, and came again"),
     ("approval_too_large", "the call needs approval, and is too large for people to read"),
     ("approval_store", "requests for approval cannot be kept now, or the agent has as many as it may"),
+    ("budget_spent", "a budget that the call is charged to is used up for now"),
+    ("budget_above", "the call asks for more than a budget ever has"),
+    ("budget_unknown", "the count of a shared budget was lost, or is of another service key"),
+    ("budget_store", "counts of budgets cannot be kept now, or the agent has as many as it may"),
     ("unrecorded", "the decision could not be recorded, and the method asks for that"),
     ("deadline", "the deadline passed before the method could run"),
     ("shed", "the queue had no room"),
@@ -99,13 +103,18 @@ mod tests {
         let reasons = decision.split_once("pub fn label(&self)").unwrap().1.split_once("\n    }\n").unwrap().0;
         let unapproved = read("src/service/approvals/unapproved.rs");
         let states = unapproved.split_once("pub fn label(&self)").unwrap().1.split_once("\n    }\n").unwrap().0;
+        let uncharged = read("src/service/budgets/uncharged.rs");
+        let budgets = uncharged.split_once("fn label(&self)").unwrap().1.split_once("\n    }\n").unwrap().0;
         let counted = [read("src/service/control.rs"), read("src/service.rs")].concat();
         let counted =
             counted.split("counters.refused(\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned());
         let entry = refusals.split_once("ENTRY_LABEL: &'static str = \"").unwrap().1.split('"').next().unwrap();
         let quoted = |text: &str| text.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-        let words =
-            [table, scopes, reasons, states].into_iter().flat_map(quoted).chain(counted).chain([entry.to_owned()]);
+        let words = [table, scopes, reasons, states, budgets]
+            .into_iter()
+            .flat_map(quoted)
+            .chain(counted)
+            .chain([entry.to_owned()]);
         words.filter(|word| !["allowed_by", "open"].contains(&word.as_str())).collect()
     }
 

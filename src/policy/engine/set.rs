@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use super::bounds::Bounds;
+use super::charges::{self, BudgetsOf, Charge};
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::entity_cache::EntityCache;
 use super::method::{CallFacts, MethodPolicies};
@@ -16,8 +17,8 @@ use crate::name::{MethodName, Name};
 use crate::policy::cedar::BuildError;
 use crate::policy::language::{CheckedPolicy, Folder, resolve};
 use crate::policy::model::{
-    Approval, ByPrincipal, Declarations, Finding, Location, Methods, NotApprover, Pattern, PolicyErrors, PrincipalKind,
-    Report, Requester, Revision, Rule, Severity, TypedValue, pattern,
+    Approval, Budget, ByPrincipal, Declarations, Finding, Location, Methods, NotApprover, Pattern, PolicyErrors,
+    PrincipalKind, Report, Requester, Revision, Rule, Severity, TypedValue, pattern,
 };
 use crate::policy::stack;
 use crate::wire::ProofAlgorithm;
@@ -34,6 +35,7 @@ pub struct PolicySet {
     pub(crate) by_method: HashMap<MethodName, MethodPolicies>,
     /// What the rules say about names that no method has, by the narrowest pattern with a star that matches the name.
     pub(crate) unregistered: BTreeMap<Pattern, MethodPolicies>,
+    budgets_by_method: BudgetsOf,
     /// What each rule requires of single parameters, computed when it is first asked for.
     pub(super) bounds: Vec<OnceLock<Bounds>>,
 }
@@ -138,9 +140,16 @@ impl PolicySet {
             attributes: ByPrincipal::default(),
             granted: ByPrincipal::default(),
             approvals: BTreeMap::new(),
+            budgets: BTreeMap::new(),
             rules: Vec::new(),
         };
-        Self { checked, by_method: HashMap::new(), unregistered: BTreeMap::new(), bounds: Vec::new() }
+        Self {
+            checked,
+            by_method: HashMap::new(),
+            unregistered: BTreeMap::new(),
+            budgets_by_method: BudgetsOf::new(),
+            bounds: Vec::new(),
+        }
     }
 
     /// Which policy this is: a digest of the content of its files.
@@ -189,6 +198,24 @@ impl PolicySet {
     /// All approvals, by name.
     pub fn approvals(&self) -> impl Iterator<Item = &Approval> {
         self.checked.approvals.values()
+    }
+
+    /// All budgets, by name.
+    pub fn budgets(&self) -> impl Iterator<Item = &Budget> {
+        self.checked.budgets.values()
+    }
+
+    /// The budgets that calls of this method are charged to, if they are of the budgets' callers.
+    pub fn budgets_of(&self, method: &str) -> impl Iterator<Item = &Budget> {
+        charges::budgets_of(&self.checked, &self.budgets_by_method, method)
+    }
+
+    /// What a call is charged if it is permitted. Whether it is does not matter here.
+    ///
+    /// # Errors
+    /// Why it cannot be counted, if a budget adds up one of its parameters: they are not the declared ones, or the value is negative.
+    pub(crate) fn charges(&self, question: &Question<'_>) -> Result<Vec<Charge<'_>>, String> {
+        charges::charges(&self.checked, &self.budgets_by_method, question)
     }
 
     /// As whom an agent decides by this approval: two that decide as the same count once.
@@ -322,7 +349,8 @@ impl PolicySet {
             unregistered.extend(built(policies).map(|policies| (star.clone(), policies)));
         }
         let bounds = checked.rules.iter().map(|_| OnceLock::new()).collect();
-        Self { checked, by_method, unregistered, bounds }
+        let budgets_by_method = charges::by_method(&checked);
+        Self { checked, by_method, unregistered, budgets_by_method, bounds }
     }
 }
 

@@ -228,7 +228,8 @@ fn liftable(rule: &Rule, name: &Located<String>, checked: &CheckedPolicy, report
     }
 }
 
-fn may_be_reserved(pattern: &Pattern) -> bool {
+/// Whether it may match a built-in method.
+pub(crate) fn may_be_reserved(pattern: &Pattern) -> bool {
     match pattern {
         Pattern::All => true,
         Pattern::Below(prefix) => prefix.split(['/', '.']).next() == Some("rpc"),

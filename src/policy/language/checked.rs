@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::policy::model::{Approval, Attributes, ByPrincipal, Declarations, Methods, Revision, Rule};
+use crate::policy::model::{Approval, Attributes, Budget, ByPrincipal, Declarations, Methods, Revision, Rule};
 
 /// The roles that files grant, by principal.
 pub(crate) type Granted = ByPrincipal<BTreeSet<String>>;
@@ -18,6 +18,8 @@ pub(crate) struct CheckedPolicy {
     pub(crate) granted: Granted,
     /// By name.
     pub(crate) approvals: BTreeMap<String, Approval>,
+    /// By name.
+    pub(crate) budgets: BTreeMap<String, Budget>,
     /// Ordered by file and line; everything else refers to them by position.
     pub(crate) rules: Vec<Rule>,
 }

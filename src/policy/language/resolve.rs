@@ -7,7 +7,7 @@ use super::checked::{CheckedPolicy, Granted};
 use super::folder::Folder;
 use super::table::Source;
 use super::toml_file::{PrincipalTable, RoleTable, Statements};
-use super::{approval_table, cedar_file, lint, literals, rule_table, toml_file};
+use super::{approval_table, budget_table, cedar_file, lint, literals, rule_table, toml_file};
 use crate::policy::cedar::References;
 use crate::policy::model::{
     Attributes, ByPrincipal, CallerMatch, Declarations, Located, Location, Methods, Param, ParamType, Pattern, Report,
@@ -65,6 +65,7 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> Chec
     let attributes = principal_attributes(&all.principals, &declarations, report);
 
     let approvals = approval_table::read(std::mem::take(&mut all.approvals), &declarations, report);
+    let budgets = budget_table::read(std::mem::take(&mut all.budgets), &methods, &declarations, report);
     let mut rules = std::mem::take(&mut all.lists);
     for (name, table) in std::mem::take(&mut all.rules) {
         rules.extend(rule_table::read(&name, table, &methods, &declarations));
@@ -74,7 +75,7 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> Chec
     }
     rules.sort_by(|left, right| left.id.at.cmp(&right.id.at));
     let revision = folder.revision();
-    let checked = CheckedPolicy { revision, methods, declarations, attributes, granted, approvals, rules };
+    let checked = CheckedPolicy { revision, methods, declarations, attributes, granted, approvals, budgets, rules };
     check_patterns(&checked, report);
     check_names(&checked, report);
     approval_table::check(&checked, report);
@@ -237,8 +238,9 @@ fn principal_attributes(principals: &[PrincipalTable<'_>], declarations: &Declar
 }
 
 /// A pattern that matches no registered method would silently never apply.
-fn check_patterns(CheckedPolicy { rules, methods, .. }: &CheckedPolicy, report: &Report) {
-    for pattern in rules.iter().flat_map(|rule| &rule.methods) {
+fn check_patterns(CheckedPolicy { rules, budgets, methods, .. }: &CheckedPolicy, report: &Report) {
+    let of_budgets = budgets.values().flat_map(|budget| &budget.methods);
+    for pattern in rules.iter().flat_map(|rule| &rule.methods).chain(of_budgets) {
         if pattern.value == Pattern::All || methods.matching(&pattern.value).next().is_some() {
             continue;
         }

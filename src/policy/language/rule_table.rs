@@ -8,8 +8,8 @@ use super::toml_file::{description, patterns};
 use super::when;
 use super::{globs, literals};
 use crate::policy::model::{
-    CallerMatch, Declarations, Delegation, Effect, Located, Location, Methods, Mode, Param, Pattern, PrincipalKind,
-    Report, Rule, RuleId, described, shown,
+    CallerMatch, Declarations, Delegation, Effect, Located, Methods, Mode, Param, Pattern, PrincipalKind, Report, Rule,
+    RuleId, described, shown,
 };
 
 /// Reads one rule; `None` if it does not say whom it is about or what it does.
@@ -22,7 +22,11 @@ pub(crate) fn read(
     let report = table.report();
     check_name(name, report);
     let description = description(&mut table);
-    let who = who(&mut table, &name.at, declarations);
+    let who = who(&mut table, declarations);
+    if who.is_empty() {
+        let help = "write `roles`, `agents`, `subjects` or `everyone = true`";
+        report.error(&name.at, "this rule does not say which callers it applies to", help);
+    }
     let mode = table.choice("mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]);
     let allow = patterns(&mut table, "allow");
     let deny = patterns(&mut table, "deny");
@@ -82,7 +86,8 @@ pub(crate) fn check_name(name: &Located<String>, report: &Report) {
     }
 }
 
-fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations) -> Vec<CallerMatch> {
+/// The callers that it names; empty if it names none.
+pub(crate) fn who(table: &mut Table<'_>, declarations: &Declarations) -> Vec<CallerMatch> {
     let report = table.report();
     let mut who: Vec<CallerMatch> = Vec::new();
     for role in table.strings("roles") {
@@ -106,10 +111,6 @@ fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations) -> Vec
             report.error(&flag.at, "`everyone` beside `roles`, `agents` or `subjects`", "leave one of them out");
         }
         who = vec![CallerMatch::Everyone];
-    }
-    if who.is_empty() {
-        let help = "write `roles`, `agents`, `subjects` or `everyone = true`";
-        report.error(at, "this rule does not say which callers it applies to", help);
     }
     who
 }

@@ -26,6 +26,8 @@ pub(crate) struct Statements<'a> {
     pub(crate) lists: Vec<Rule>,
     /// `[approval.NAME]`, unread: their roles may be in other files.
     pub(crate) approvals: Vec<(Located<String>, Table<'a>)>,
+    /// `[budget.NAME]`, unread: what they add up depends on the methods.
+    pub(crate) budgets: Vec<(Located<String>, Table<'a>)>,
     /// `[rule.NAME]`, unread: what they mean depends on the methods.
     pub(crate) rules: Vec<(Located<String>, Table<'a>)>,
 }
@@ -69,6 +71,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, document: &'a Spanned<DeTable<'a>
     statements.claims.extend(types("claims", &mut root));
     statements.attributes.extend(types("attributes", &mut root));
     statements.approvals.extend(root.tables("approval"));
+    statements.budgets.extend(root.tables("budget"));
     statements.rules.extend(root.tables("rule"));
     root.finish();
 }

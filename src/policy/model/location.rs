@@ -20,7 +20,7 @@ impl fmt::Display for Location {
 }
 
 /// A value and the line it was read from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Located<T> {
     pub(crate) value: T,
     pub(crate) at: Location,

@@ -9,7 +9,7 @@ use super::caller_group::CallerGroup;
 use super::partial::KnownCaller;
 use crate::policy::cedar::{compile, references};
 use crate::policy::engine::PolicySet;
-use crate::policy::model::{Condition, Delegation, Effect, Mode, Revision, Rule, RuleId};
+use crate::policy::model::{Budget, Condition, Delegation, Effect, Mode, Revision, Rule, RuleId};
 
 /// Whether callers can call a method.
 ///
@@ -114,6 +114,9 @@ pub struct MatrixRow {
     pub description: Option<String>,
     /// One for each of [`Matrix::callers`].
     pub cells: Vec<AccessCell>,
+    /// The budgets that its calls are charged to, if they are of the budgets' callers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub budgets: Vec<Budget>,
 }
 
 impl PolicySet {
@@ -128,6 +131,7 @@ impl PolicySet {
                 method: name.to_string(),
                 description: method.description.clone(),
                 cells: callers.iter().map(|callers| self.access(callers, name.as_str())).collect(),
+                budgets: self.budgets_of(name.as_str()).cloned().collect(),
             })
             .collect();
         Matrix { revision: self.revision().clone(), callers, rows }
@@ -315,6 +319,12 @@ impl fmt::Display for Matrix {
                 writeln!(f, "\n{}  {}", row.method, callers.join(", "))?;
                 for rule in &cell.rules {
                     writeln!(f, "  {rule}")?;
+                }
+            }
+            if !row.budgets.is_empty() {
+                writeln!(f, "\n{}  once it is allowed", row.method)?;
+                for budget in &row.budgets {
+                    writeln!(f, "  budget {budget}")?;
                 }
             }
         }

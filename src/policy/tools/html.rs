@@ -27,6 +27,9 @@ impl Matrix {
             if let Some(description) = &row.description {
                 write!(page, "<br><small>{}</small>", escaped(description))?;
             }
+            for budget in &row.budgets {
+                write!(page, "<br><small>budget {}</small>", escaped(&budget.to_string()))?;
+            }
             writeln!(page, "</th>")?;
             for cell in &row.cells {
                 let word = cell.word();

@@ -64,6 +64,19 @@ pub fn json_schema() -> Value {
                     "description": "Who must not decide: the calling agent, its subject, those who passed its rights on. All, if absent.",
                 })),
             ]), json!({ "required": ["from"] }))),
+            "budget": tables("An upper limit on permitted calls, or on the sum of one of their parameters.", with(object([
+                ("description", text("What it is for.")),
+                ("methods", with(patterns("The methods whose calls are charged."), json!({ "minItems": 1 }))),
+                ("roles", strings("Only calls of callers with any of these roles.")),
+                ("agents", strings("Only calls of these agents; `*` stands for any text.")),
+                ("subjects", strings("Only calls on behalf of these subjects; `*` stands for any text.")),
+                ("everyone", json!({ "type": "boolean", "description": "All callers, as if none were named." })),
+                ("per", choice(&["agent", "subject"], "For whom it is kept.")),
+                ("calls", limit("How many calls, in which time.")),
+                ("sum", text("A parameter that is added up: a required integer of all these methods.")),
+                ("at_most", limit("The highest sum, in which time.")),
+                ("shared", json!({ "type": "boolean", "description": "Whether all replicas count together. Each for itself, if absent." })),
+            ]), json!({ "required": ["methods", "per"], "anyOf": [{ "required": ["calls"] }, { "required": ["sum", "at_most", "shared"] }] }))),
             "rule": tables("A named rule with conditions.", rule(object([
                 ("description", text("What the rule is for.")),
                 ("roles", strings("Callers with any of these roles.")),
@@ -179,6 +192,10 @@ fn patterns(description: &str) -> Value {
         "type": "array", "description": description,
         "items": { "type": "string", "pattern": pattern, "examples": ["math/add", "math/*", "*"] },
     })
+}
+
+fn limit(description: &str) -> Value {
+    json!({ "type": "string", "pattern": "^[0-9]+/([0-9]*[smhd]|min|day)$", "description": description })
 }
 
 fn choice(values: &[&str], description: &str) -> Value {

@@ -96,6 +96,13 @@ pub(crate) fn surroundings(old: &PolicySet, new: &PolicySet) -> Vec<String> {
     compare("the approval", &|policy| {
         policy.approvals.iter().map(|(name, approval)| (name.clone(), approval.terms())).collect()
     });
+    compare("the budget", &|policy| {
+        let described = policy.budgets.iter().map(|(name, budget)| {
+            let methods: BTreeSet<String> = budget.methods.iter().map(|pattern| pattern.value.to_string()).collect();
+            (name.clone(), format!("{}: {}", quoted(&methods), budget.terms()))
+        });
+        described.collect()
+    });
     compare("what files grant to", &|policy| {
         let granted = policy.granted.iter().filter(|(_, _, roles)| !roles.is_empty());
         granted.map(|(kind, name, roles)| (called(kind, name), quoted(roles))).collect()

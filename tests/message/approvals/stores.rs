@@ -20,7 +20,7 @@ use super::*;
 
 /// What happens to a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     None,
     /// It is made, and nobody is told.
     StoredInSilence,
@@ -30,11 +30,13 @@ pub(super) enum Fault {
 
 /// What all replicas see, with faults.
 #[derive(Debug, Default)]
-pub(super) struct Store {
+pub(crate) struct Store {
     entries: LocalOutcomes,
     faults: Mutex<VecDeque<Fault>>,
     /// Nothing of this agent can be read.
     unreadable: Mutex<Option<Name>>,
+    /// The last entry that was made.
+    latest: Mutex<Option<OutcomeKey>>,
     /// No list is ever answered.
     is_silent: AtomicBool,
     /// How many entries are being read, and how many have been at once.
@@ -55,7 +57,7 @@ impl std::fmt::Debug for Hook {
 
 impl Store {
     /// What happens to the next changes.
-    pub(super) fn fail(&self, faults: &[Fault]) {
+    pub(crate) fn fail(&self, faults: &[Fault]) {
         *self.faults.lock().unwrap() = faults.iter().copied().collect();
     }
 
@@ -75,6 +77,19 @@ impl Store {
         let key = self.entries.approvals().await.unwrap().pop()?;
         let (revision, content) = self.entries.read(&key).await.unwrap()?;
         Some((key, revision, content))
+    }
+
+    /// The entry that was made last, as stored.
+    pub(crate) async fn latest(&self) -> (OutcomeKey, u64, Bytes) {
+        let key = self.latest.lock().unwrap().clone().unwrap();
+        let (revision, content) = self.entries.read(&key).await.unwrap().unwrap();
+        (key, revision, content)
+    }
+
+    /// What somebody with access to the store does with that one.
+    pub(crate) async fn replace_latest(&self, content: impl Into<Bytes>) {
+        let (key, revision, _) = self.latest().await;
+        self.entries.replace(&key, revision, content.into(), Duration::from_secs(3_600)).await.unwrap();
     }
 
     /// What somebody with access to the store does.
@@ -100,6 +115,7 @@ impl OutcomeStore for Store {
         keep: Duration,
     ) -> BoxFuture<'a, Result<Claimed, OutcomeStoreError>> {
         let changed = async move {
+            *self.latest.lock().unwrap() = Some(key.clone());
             if !key.is_approval()
                 && let Some(what) = self.at_next_claim.0.lock().unwrap().take()
             {
@@ -156,28 +172,29 @@ impl OutcomeStore for Store {
 }
 
 /// Two replicas of one service. What is signed for the first, the second takes.
-pub(super) struct Replicas {
-    pub(super) desks: [Desk; 2],
-    pub(super) store: Arc<Store>,
+pub(crate) struct Replicas {
+    pub(crate) desks: [Desk; 2],
+    pub(crate) store: Arc<Store>,
+    policy: &'static str,
     runs: [Arc<AtomicUsize>; 2],
 }
 
 impl Replicas {
     pub(super) fn new() -> Self {
-        Self::over(LocalOutcomes::default())
+        Self::over(LocalOutcomes::default(), POLICY)
     }
 
-    fn over(entries: LocalOutcomes) -> Self {
+    pub(crate) fn over(entries: LocalOutcomes, policy: &'static str) -> Self {
         let (store, runs) = (Arc::new(Store { entries, ..Store::default() }), <[Arc<AtomicUsize>; 2]>::default());
-        let first = replica(&store, &runs[0], None);
-        let second = replica(&store, &runs[1], Some(&first));
-        Self { desks: [first, second], store, runs }
+        let first = replica(&store, &runs[0], policy, None);
+        let second = replica(&store, &runs[1], policy, Some(&first));
+        Self { desks: [first, second], store, policy, runs }
     }
 
     /// The second one dies, and another takes its place.
     pub(super) fn restart_second(&mut self) {
         let now_ms = self.desks[1].clock.now_ms();
-        self.desks[1] = replica(&self.store, &self.runs[1], Some(&self.desks[0]));
+        self.desks[1] = replica(&self.store, &self.runs[1], self.policy, Some(&self.desks[0]));
         self.desks[1].clock.set_ms(now_ms);
     }
 
@@ -186,7 +203,7 @@ impl Replicas {
         self.runs.each_ref().map(|runs| runs.load(Ordering::SeqCst))
     }
 
-    pub(super) fn runs(&self) -> usize {
+    pub(crate) fn runs(&self) -> usize {
         self.runs_of_each().iter().sum()
     }
 
@@ -207,13 +224,13 @@ impl Replicas {
         id
     }
 
-    pub(super) fn advance_ms(&self, ms: u64) {
+    pub(crate) fn advance_ms(&self, ms: u64) {
         self.desks.iter().for_each(|desk| desk.clock.advance_ms(ms));
     }
 }
 
 /// Tokens are those of the first one's issuer.
-fn replica(store: &Arc<Store>, runs: &Arc<AtomicUsize>, first: Option<&Desk>) -> Desk {
+fn replica(store: &Arc<Store>, runs: &Arc<AtomicUsize>, policy: &'static str, first: Option<&Desk>) -> Desk {
     let router = Router::new(Arc::clone(runs)).method("desk/echo", |ctx: Ctx<Arc<AtomicUsize>>, p: Value| async move {
         ctx.state().fetch_add(1, Ordering::SeqCst);
         Ok::<_, RpcError>(p)
@@ -221,7 +238,7 @@ fn replica(store: &Arc<Store>, runs: &Arc<AtomicUsize>, first: Option<&Desk>) ->
     let guard = Some(Admits::over(Arc::clone(store) as Arc<dyn OutcomeStore>));
     let keys = first.map(|first| first.issuer.key_set().unwrap());
     let tokens = keys.map(|keys| TokenVerifier::new(TokenRules::new("test/desk"), keys));
-    let desk = desk_with(router, Setup { policy: POLICY, guard, tokens, ..Setup::default() });
+    let desk = desk_with(router, Setup { policy, guard, tokens, ..Setup::default() });
     if let Some(first) = first {
         desk.clock.set_ms(first.clock.now_ms());
     }
@@ -368,7 +385,7 @@ async fn a_replica_that_cannot_verify_an_approval_leaves_it_to_the_others() {
 async fn a_caller_that_has_used_up_its_share_can_be_denied_and_may_run_what_was_approved() {
     let longest = "\u{1d54f}".repeat(300);
     for is_denied in [true, false] {
-        let replicas = Replicas::over(LocalOutcomes::new(1_000, 64 * 1024));
+        let replicas = Replicas::over(LocalOutcomes::new(1_000, 64 * 1024), POLICY);
         let id = replicas.approved().await;
         let (mut number, mut bytes) = (0_u32, 16 * 1024);
         while bytes > 0 {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sealwire::PolicySet;
+use sealwire::decide::Budget;
 use sealwire::internal::policy::{AccessCell, CallerGroup};
 use serde::Serialize;
 
@@ -35,6 +36,9 @@ pub(crate) struct WhoCan {
 struct Answer<'a> {
     method: &'a str,
     callers: Vec<Entry>,
+    /// What the calls are charged to, once they are allowed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    budgets: Vec<&'a Budget>,
 }
 
 #[derive(Serialize)]
@@ -50,12 +54,14 @@ impl WhoCan {
         check_method(&set, &self.method)?;
         let found = set.who_can(&self.method);
         let entries = || found.iter().cloned().map(|(callers, cell)| Entry { callers, cell }).collect();
-        let answer = Answer { method: &self.method, callers: entries() };
+        let budgets: Vec<&Budget> = set.budgets_of(&self.method).collect();
+        let answer = Answer { method: &self.method, callers: entries(), budgets: budgets.clone() };
         out.verdict(&answer, || {
             if found.is_empty() {
                 return format!("nobody can call {}", self.method);
             }
-            found.iter().map(|(callers, cell)| cell_text(&callers.to_string(), cell)).collect()
+            let cells = found.iter().map(|(callers, cell)| cell_text(&callers.to_string(), cell));
+            cells.chain(budgets.iter().map(|budget| format!("budget {budget}\n"))).collect()
         })?;
         Ok(Exit::Ok)
     }
