@@ -84,6 +84,7 @@ impl Config {
         self.key_sources()?;
         self.check_bus()?;
         self.token_verifier(&endpoint)?;
+        self.packages()?;
         self.record.as_ref().map_or(Ok(()), Recorder::check)?;
         let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
         Ok(LocalGuard::check(window, self.nonce_limits(), &self.floor())?)

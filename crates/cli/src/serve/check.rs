@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use sealwire::configure::PolicySource;
 use sealwire::decide::{Finding, Methods};
 use sealwire::internal::config::ending_logins;
 use sealwire::internal::service::with_builtin_methods;
@@ -38,6 +39,12 @@ pub(super) fn run(
     };
     for why in sealwire_backend::missing(backends) {
         out.warning(&format!("{why}: on this machine, the service could not start it"));
+    }
+    if config.policy.source == PolicySource::Bucket {
+        let folder = folder.display();
+        out.warning(&format!(
+            "policies come from the bucket: those in `{folder}` decide only until there is a package"
+        ));
     }
     for warning in ending_logins(config) {
         out.warning(&warning);

@@ -102,6 +102,14 @@ async fn an_operator_pushes_policies_and_is_told_who_has_them_in_force() {
     push("policy push closed --after 5 --expect site=1 --wait 20s").ok().says("package 6 ");
     assert!(matches!(ann.add().await, Answer::Signed(_)));
     served.stop().await.unwrap();
+
+    // What a service would read is checked without it.
+    write(&site.path("policies/policy.toml"), OPEN);
+    let check = format!("serve --check --config {}", config.display());
+    let ran = run(&check).ok();
+    assert!(ran.stderr.contains("decide only until there is a package"), "{ran:?}");
+    write(&site.path("site.policy"), "{}");
+    run(&check).fails(30, &["site.policy", "delete it"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
