@@ -2,6 +2,7 @@
 //! Never holds a key of an agent, and never gives a connection more than the policies of services leave.
 
 mod backlog;
+mod counts;
 mod judge;
 mod report;
 mod request;
@@ -23,8 +24,9 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use self::backlog::Backlog;
+use self::counts::Counts;
 use self::judge::{Admitted, Denied, Judge};
-use self::report::{Counts, State};
+use self::report::State;
 use self::request::{NoQuestion, Question};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::at;

@@ -9,7 +9,7 @@ use sealwire::internal::LogLimiter;
 use sealwire::internal::nats::Message;
 use tokio::sync::Notify;
 
-use super::report::Counts;
+use super::counts::Counts;
 
 /// Why the newest: when more come than can be answered, its broker still waits when it is answered. In the order in which they came, each
 /// would get its turn just when its broker gives up, and whoever is refused asks again.

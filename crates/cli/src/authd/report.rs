@@ -3,54 +3,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
 use sealwire::internal::nats::Connection;
-use sealwire::internal::registry::{Collector, DescriptorEncoder, Durations, Families, Labelled, Registry, Report};
+use sealwire::internal::registry::{Collector, DescriptorEncoder, Families, Registry, Report};
 use sealwire::serve::Condition;
 
 use super::backlog::Backlog;
+use super::counts::Counts;
 use super::judge::Judge;
-
-/// What became of questions.
-#[derive(Debug)]
-pub(super) struct Counts {
-    /// By result, and by the reason for it.
-    questions: Labelled<u64>,
-    took: Durations,
-}
-
-/// Results, each with its reasons. All are from closed sets.
-const MAX_REASONS: usize = 256;
-
-impl Default for Counts {
-    fn default() -> Self {
-        Self { questions: Labelled::new(MAX_REASONS), took: Durations::new(Durations::OF_PARTS_NS) }
-    }
-}
-
-impl Counts {
-    /// Counts a question: `admitted`, `denied` or `ignored`.
-    pub(super) fn count(&self, result: &str, reason: &'static str) {
-        self.questions.change(Some(result), reason, |count| *count += 1);
-    }
-
-    /// Counts so many that nobody has looked into.
-    pub(super) fn dropped(&self, reason: &'static str, many: usize) {
-        self.questions.change(Some("dropped"), reason, |count| *count += many as u64);
-    }
-
-    /// An answer is on its way to a question that came then.
-    pub(super) fn answered(&self, came: Instant) {
-        self.took.record(came.elapsed());
-    }
-
-    #[cfg(test)]
-    pub(super) fn of(&self, result: &str, reason: &str) -> u64 {
-        let questions = self.questions.read(|count| *count);
-        questions.into_iter().filter(|(of, why, _)| of == result && *why == reason).map(|(_, _, count)| count).sum()
-    }
-}
 
 /// Everything that is told.
 #[derive(Clone)]
