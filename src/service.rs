@@ -877,7 +877,7 @@ impl Inner {
         if let Runnable::Withheld(withheld) = &runnable {
             self.may_start(withheld.call())?;
         }
-        let charged = self.budgets.charge(runnable, policy, &self.verifier, &*self.clock, &self.counters).await;
+        let charged = self.budgets.charge(runnable, policy, &self.verifier, &self.clock, &self.counters).await;
         let charged = charged.map_err(Refusal::Budget)?;
         // Charging may have taken a while, and so may using up the approval.
         if !charged.at_once {

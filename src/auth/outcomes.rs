@@ -34,6 +34,15 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
     /// Whether other replicas see the same entries. If so, what is read may have been written by another replica.
     fn is_shared(&self) -> bool;
 
+    /// Differs from before if entries may have been lost, and other ones have been given the same revisions.
+    fn era(&self) -> String {
+        String::new()
+    }
+
+    /// How many entries one agent may have made here, at this replica, that are charged to nobody: so many that others keep most of the
+    /// store.
+    fn room_for_subjects(&self) -> usize;
+
     /// Creates an entry unless there is one; it lasts for `keep`, rounded up to whole seconds.
     ///
     /// Not undone by cancellation: if the future is dropped, the entry may exist.
@@ -77,6 +86,14 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
     /// unneeded, as soon as the store can be asked again. Does not wait for that, and gives up on a change whose fate stays unknown.
     /// Touches only the entry with exactly this content.
     fn withdraw(&self, _change: Withdrawal) {}
+}
+
+/// Which part of a store's entries one agent may have made for subjects, at all replicas together.
+const FOR_SUBJECTS: usize = 8;
+
+/// The room of a store of `entries`, at each of `replicas`, for [`OutcomeStore::room_for_subjects`].
+pub(crate) fn room_for_subjects(entries: usize, replicas: usize) -> usize {
+    entries / FOR_SUBJECTS / replicas.max(1)
 }
 
 /// A change that may have been made and must be undone.

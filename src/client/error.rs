@@ -531,7 +531,7 @@ pub(super) fn leaves_open(error: &RpcError) -> bool {
     let Some(code) = error.profile_code() else { return false };
     match code {
         // SPEC.md §6.4: its nonce is burnt, and it did not run.
-        code::QUOTA_EXCEEDED if says(error, "scope").as_deref() == Some("budget") => false,
+        code::QUOTA_EXCEEDED if matches!(says(error, "scope").as_deref(), Some("budget" | "budgets")) => false,
         // These concern one delivery: another copy of the message may have run, or may yet.
         code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED => true,
         // The method may have been cut off anywhere. The last is signed only for a call under way.
@@ -602,6 +602,7 @@ mod tests {
             conflict("not_kept"),
             remote(code::PERMISSION_DENIED, serde_json::Value::Null),
             remote(code::QUOTA_EXCEEDED, serde_json::json!({ "scope": "budget", "budget": "daily" })),
+            remote(code::QUOTA_EXCEEDED, serde_json::json!({ "scope": "budgets" })),
             remote(code::APPROVAL_REQUIRED, serde_json::json!({ "state": "pending" })),
             // A method's own error, which means something else by it.
             remote(7, serde_json::json!({ "outcome": "unknown" })),

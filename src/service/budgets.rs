@@ -12,12 +12,14 @@ mod uncharged;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::Instant;
 
 use super::approvals::{Approvals, Unapproved};
@@ -117,7 +119,7 @@ pub(super) struct Budgets {
     /// Differs between replicas that are in each other's way.
     pace: Duration,
     /// Limits the log lines that callers can cause: by agent.
-    lines: KeyedLogLimiter<Name>,
+    lines: Arc<KeyedLogLimiter<Name>>,
 }
 
 /// The counts that this process has seen.
@@ -125,9 +127,24 @@ pub(super) struct Budgets {
 struct Counts {
     known: HashMap<OutcomeKey, Kept>,
     /// INVARIANT: how many of them each agent's calls made; none is 0.
-    by_agent: HashMap<Name, usize>,
+    by_agent: HashMap<Name, Made>,
     /// When it may be looked again for those that no longer count.
     next_look: Option<Instant>,
+}
+
+/// How many counts one agent's calls made.
+#[derive(Debug, Clone, Copy, Default)]
+struct Made {
+    all: usize,
+    /// Those that are stored, and there stand for a subject and not for the agent.
+    for_subjects: usize,
+}
+
+impl Made {
+    fn add(&mut self, for_subject: bool) {
+        self.all += 1;
+        self.for_subjects += usize::from(for_subject);
+    }
 }
 
 /// A count, for as long as it matters.
@@ -136,13 +153,15 @@ struct Kept {
     counter: Arc<Counter>,
     /// The agent whose call made it.
     made_by: Name,
+    /// It is stored, and there stands for a subject.
+    for_subject: bool,
     until: Instant,
 }
 
 /// One count, and who waits to be charged to it.
 #[derive(Debug, Default)]
 struct Counter {
-    known: tokio::sync::Mutex<Known>,
+    known: Arc<tokio::sync::Mutex<Known>>,
     waiting: Mutex<Vec<Waiting>>,
 }
 
@@ -151,6 +170,10 @@ struct Counter {
 struct Known {
     /// That of the stored entry; 0 if none was seen.
     revision: u64,
+    /// The store's, in which that revision was seen.
+    era: String,
+    /// That of the stored entry.
+    begun: String,
     count: Count,
 }
 
@@ -167,6 +190,8 @@ struct Waiting {
 #[serde(deny_unknown_fields)]
 struct Entry {
     count: Count,
+    /// Random, and the same until the entry has ended: one that was made after a loss has another.
+    begun: String,
     /// Random, so that no two contents are equal.
     written: String,
 }
@@ -175,7 +200,7 @@ struct Entry {
 #[derive(Clone, Copy)]
 struct InForce<'a> {
     verifier: &'a Verifier,
-    clock: &'a dyn Clock,
+    clock: &'a Arc<dyn Clock>,
 }
 
 impl Budgets {
@@ -187,7 +212,7 @@ impl Budgets {
             own: HmacKey::new(own),
             counts: Mutex::default(),
             pace: Duration::from_micros(500 + 20 * u64::from(first)),
-            lines: KeyedLogLimiter::default(),
+            lines: Arc::default(),
         }
     }
 
@@ -197,7 +222,14 @@ impl Budgets {
             return;
         }
         match &self.store {
-            Some(store) if !store.is_shared() || verifier.service_key().is_some() => store.enable(),
+            Some(store) if !store.is_shared() => {
+                store.enable();
+                tracing::warn!(
+                    target: "sealwire::policy",
+                    "shared budgets are counted in this process only, and begin anew when it restarts: `LocalGuard` keeps them"
+                );
+            }
+            Some(store) if verifier.service_key().is_some() => store.enable(),
             _ => tracing::warn!(
                 target: "sealwire::policy",
                 "calls that are charged to a shared budget are refused: that takes `LocalGuard`, or `SharedGuard` and a service key"
@@ -229,7 +261,7 @@ impl Budgets {
         runnable: Runnable,
         policy: &PolicySet,
         verifier: &Verifier,
-        clock: &dyn Clock,
+        clock: &Arc<dyn Clock>,
         counters: &Counters,
     ) -> Result<Charged, Uncharged> {
         if policy.budgets_of(runnable.call().method()).next().is_none() {
@@ -245,7 +277,7 @@ impl Budgets {
             let charges = policy.charges(&question).map_err(Uncharged::Params)?;
             tokio::select! {
                 biased;
-                () = call.message.open.deadline(clock) => Err(Uncharged::Deadline),
+                () = call.message.open.deadline(&**clock) => Err(Uncharged::Deadline),
                 charged = self.charge_all(&charges, call.caller(), in_force, counters) => charged,
             }
         });
@@ -260,50 +292,49 @@ impl Budgets {
         in_force: InForce<'_>,
         counters: &Counters,
     ) -> Result<(), Uncharged> {
-        // Those that cost nothing come first: what they refuse is not charged where it costs.
+        // What an agent's own budget refuses costs its subject nothing; what a local one refuses costs no change of the store.
         let mut charges: Vec<_> = charges.iter().collect();
-        charges.sort_by_key(|charge| charge.budget.is_shared());
+        charges.sort_by_key(|charge| (charge.budget.per() == Per::Subject, charge.budget.is_shared()));
         let is_one_of_several = charges.len() > 1;
-        let mut found = Vec::new();
+        let refused = |uncharged: &Uncharged| {
+            if let Uncharged::Spent { budget, .. } | Uncharged::Above { budget } = uncharged {
+                counters.budget(budget, false);
+            }
+        };
+        let (mut found, mut without_room) = (Vec::new(), None);
         for charge in charges {
             let budget = charge.budget;
-            let span = self.span(budget, in_force.verifier);
+            let span = Self::span(budget, in_force.verifier);
             let key = self.key(budget, caller).ok_or(Uncharged::Store(OutcomeStoreError::Unavailable))?;
-            let refused = |uncharged: &Uncharged| {
-                if let Uncharged::Spent { .. } | Uncharged::Above { .. } = uncharged {
-                    counters.budget(budget.name(), false);
-                }
-            };
             if charge.amount > budget.at_most() {
                 let above = Uncharged::Above { budget: budget.name().to_owned() };
                 refused(&above);
                 return Err(above);
             }
-            let counter = self.counter(&key, &caller.agent, span).map_err(Uncharged::Store)?;
+            let counter = self.counter(&key, &caller.agent, span, budget.is_shared()).map_err(Uncharged::Store)?;
             // Where one has no room, none is charged, as far as can be told.
             if is_one_of_several
                 && let Ok(known) = counter.known.try_lock()
                 && let Err(wait) =
                     known.count.clone().charge(charge.amount, budget.at_most(), in_force.clock.now_ms(), span)
             {
-                counters.budget(budget.name(), false);
-                return Err(Uncharged::Spent { budget: budget.name().to_owned(), retry_after_ms: wait });
+                // The caller is told of the one that takes the longest.
+                without_room = without_room.max(Some((wait, budget.name())));
             }
-            found.push((charge, key, counter, span, refused));
+            found.push((charge, key, counter, span));
         }
-        for (charge, key, counter, span, refused) in found {
+        if let Some((retry_after_ms, budget)) = without_room {
+            let spent = Uncharged::Spent { budget: budget.to_owned(), retry_after_ms };
+            refused(&spent);
+            return Err(spent);
+        }
+        for (charge, key, counter, span) in found {
             let charged = match charge.budget.is_shared() {
-                true => self.charge_shared(charge, &key, &counter, span, in_force).await,
+                true => self.charge_shared(charge, &caller.agent, key, &counter, span, in_force).await,
                 false => {
                     let mut known = counter.known.lock().await;
-                    charged(
-                        &mut known.count,
-                        charge.budget.name(),
-                        charge.amount,
-                        charge.budget.at_most(),
-                        in_force,
-                        span,
-                    )
+                    let (name, at_most) = (charge.budget.name(), charge.budget.at_most());
+                    charged(&mut known.count, name, charge.amount, at_most, in_force.clock.now_ms(), span)
                 }
             };
             charged.inspect_err(refused)?;
@@ -316,106 +347,47 @@ impl Budgets {
     async fn charge_shared(
         &self,
         charge: &Charge<'_>,
-        key: &OutcomeKey,
-        counter: &Counter,
+        agent: &Name,
+        key: OutcomeKey,
+        counter: &Arc<Counter>,
         span: Span,
         in_force: InForce<'_>,
     ) -> Result<(), Uncharged> {
+        let (store, mac) =
+            self.store_and_mac(in_force.verifier).ok_or(Uncharged::Store(OutcomeStoreError::Unavailable))?;
         let (tell, mut told) = oneshot::channel();
         let (amount, at_most) = (charge.amount, charge.budget.at_most());
         lock(&counter.waiting).push(Waiting { amount, at_most, tell });
-        let mut known = counter.known.lock().await;
+        let known = Arc::clone(&counter.known).lock_owned().await;
         match told.try_recv() {
             Ok(charged) => return charged,
-            // Whoever was to charge it has gone in the middle: it may be charged.
+            // The change ended without a word: it may be charged.
             Err(oneshot::error::TryRecvError::Closed) => return Err(Uncharged::Store(OutcomeStoreError::Unanswered)),
             Err(oneshot::error::TryRecvError::Empty) => {}
         }
-        let mut all = std::mem::take(&mut *lock(&counter.waiting));
-        // Callers that have gone are not charged.
-        all.retain(|waiting| !waiting.tell.is_closed());
-        let results = self.charge_together(&mut known, &all, charge.budget.name(), key, span, in_force).await;
-        for (waiting, result) in all.into_iter().zip(results) {
-            // Whoever has gone meanwhile stays charged.
-            let _gone = waiting.tell.send(result);
-        }
-        told.try_recv().unwrap_or(Err(Uncharged::Store(OutcomeStoreError::Unanswered)))
-    }
-
-    /// Charges as many of these, in their order, as there is room for, with one change of what is stored.
-    async fn charge_together(
-        &self,
-        known: &mut Known,
-        all: &[Waiting],
-        budget: &str,
-        key: &OutcomeKey,
-        span: Span,
-        in_force: InForce<'_>,
-    ) -> Vec<Result<(), Uncharged>> {
-        let refused = |why: &Uncharged| all.iter().map(|_| Err(why.clone())).collect();
-        let Some((store, mac)) = self.store_and_mac(in_force.verifier) else {
-            return refused(&Uncharged::Store(OutcomeStoreError::Unavailable));
+        let change = Change {
+            store,
+            mac,
+            key,
+            span,
+            clock: Arc::clone(in_force.clock),
+            budget: charge.budget.name().to_owned(),
+            agent: agent.clone(),
+            counter: Arc::clone(counter),
+            pace: self.pace,
+            lines: Arc::clone(&self.lines),
         };
-        let mut why = Uncharged::Store(OutcomeStoreError::Taken);
-        for attempt in 0..ATTEMPTS {
-            let mut count = known.count.clone();
-            let results: Vec<_> = all
-                .iter()
-                .map(|waiting| charged(&mut count, budget, waiting.amount, waiting.at_most, in_force, span))
-                .collect();
-            // What is stored is no less than what is known.
-            if count == known.count {
-                return results;
-            }
-            let content = seal(&count, &mac, key);
-            let keep = Duration::from_millis(span.counts_for_ms()) + MARGIN;
-            let written = match known.revision {
-                0 => store.claim(key, content, keep).await.map(|claimed| match claimed {
-                    Claimed::New { revision } => Ok(revision),
-                    Claimed::Held { revision, content } => Err((revision, content)),
-                }),
-                revision => store.replace(key, revision, content, keep).await.map(Ok),
-            };
-            let found = match written {
-                Ok(Ok(revision)) => {
-                    *known = Known { revision, count };
-                    return results;
-                }
-                Ok(Err(held)) => Ok(Some(held)),
-                // Another replica was quicker.
-                Err(OutcomeStoreError::Taken) => store.read(key).await,
-                Err(error) => Err(error),
-            };
-            why = match found {
-                Ok(found) => match known.learn(found, &mac, key, span, in_force.clock.now_ms()) {
-                    Ok(()) => Uncharged::Store(OutcomeStoreError::Taken),
-                    // Copies of the stream may be behind for a moment.
-                    Err(()) => Uncharged::Unknown { budget: budget.to_owned() },
-                },
-                Err(error) => {
-                    let why = Uncharged::Store(error);
-                    // Those without room were refused whatever became of the others.
-                    return results.into_iter().map(|result| result.and(Err(why.clone()))).collect();
-                }
-            };
-            tokio::time::sleep(self.pace * attempt).await;
+        // A caller that goes takes no other along. There is one task for a count at most, since it holds what is known.
+        let mut change = Box::pin(change.make(known));
+        if poll_fn(|context| Poll::Ready(change.as_mut().poll(context))).await.is_pending() {
+            tokio::spawn(change);
         }
-        if let Uncharged::Unknown { .. } = why
-            && let Some(suppressed) = self.lines.check(key.agent())
-        {
-            let agent = key.agent();
-            tracing::warn!(
-                target: "sealwire::call", %agent, budget, suppressed,
-                "a budget's count cannot be relied on: the store has lost it, or it is of another service key. Its calls are refused \
-                 until what was charged no longer counts; under another name, the budget begins anew"
-            );
-        }
-        refused(&why)
+        told.await.unwrap_or(Err(Uncharged::Store(OutcomeStoreError::Unanswered)))
     }
 
     /// Where shared counts are kept, and the key of their MACs; `None` if the replicas have none in common.
-    fn store_and_mac(&self, verifier: &Verifier) -> Option<(&dyn OutcomeStore, HmacKey)> {
-        let store = self.store.as_deref()?;
+    fn store_and_mac(&self, verifier: &Verifier) -> Option<(Arc<dyn OutcomeStore>, HmacKey)> {
+        let store = Arc::clone(self.store.as_ref()?);
         let mac = match store.is_shared() {
             true => verifier.service_key()?.budget_key(&self.audience),
             false => self.own.clone(),
@@ -424,7 +396,13 @@ impl Budgets {
     }
 
     /// The counter of a key, which `agent` asks for. It is kept until nothing that is charged now counts any more.
-    fn counter(&self, key: &OutcomeKey, agent: &Name, span: Span) -> Result<Arc<Counter>, OutcomeStoreError> {
+    fn counter(
+        &self,
+        key: &OutcomeKey,
+        agent: &Name,
+        span: Span,
+        is_shared: bool,
+    ) -> Result<Arc<Counter>, OutcomeStoreError> {
         let now = Instant::now();
         let until = now + Duration::from_millis(span.counts_for_ms()) + MARGIN;
         let mut counts = lock(&self.counts);
@@ -432,18 +410,24 @@ impl Budgets {
             kept.until = until;
             return Ok(Arc::clone(&kept.counter));
         }
-        if counts.admits(agent).is_err() {
+        let for_subject = is_shared && key.agent() != agent;
+        let most_for_subjects = match &self.store {
+            Some(store) if for_subject => store.room_for_subjects(),
+            _ => usize::MAX,
+        };
+        if counts.admits(agent, most_for_subjects).is_err() {
             counts.look(now);
         }
-        counts.admits(agent)?;
-        *counts.by_agent.entry(agent.clone()).or_default() += 1;
+        counts.admits(agent, most_for_subjects)?;
+        counts.by_agent.entry(agent.clone()).or_default().add(for_subject);
         let counter = Arc::<Counter>::default();
-        let kept = Kept { counter: Arc::clone(&counter), made_by: agent.clone(), until };
+        let kept = Kept { counter: Arc::clone(&counter), made_by: agent.clone(), for_subject, until };
         counts.known.insert(key.clone(), kept);
         Ok(counter)
     }
 
-    /// Where the count is. What a budget is called, what it adds up and in which time is part of that, and its limit is not.
+    /// Where the count is. What a budget is called, what it adds up, in which time, and whether
+    /// replicas share it is part of that, and its limit is not: what one replica counted alone is not what all of them did.
     fn key(&self, budget: &Budget, caller: &Caller) -> Option<OutcomeKey> {
         let (per, kind, issuer, name) = match budget.per() {
             Per::Agent => ("agent", "agent", "", caller.agent.as_str()),
@@ -457,7 +441,8 @@ impl Budgets {
         let parts = PARTS.to_string();
         let sum = budget.sum().unwrap_or_default();
         let whose = [per, kind, issuer, name];
-        let what = [self.audience.as_str(), budget.name(), sum, window.as_str(), parts.as_str()];
+        let by = if budget.is_shared() { "all" } else { "one" };
+        let what = [self.audience.as_str(), budget.name(), sum, window.as_str(), parts.as_str(), by];
         let scope = OutcomeKey::scope(&[&["budget"], &what[..], &whose].concat());
         // A subject is the same whichever agent acts for it, so its entries are charged to nobody else.
         let agent = match kind {
@@ -467,10 +452,9 @@ impl Budgets {
         Some(OutcomeKey::new(agent, &scope))
     }
 
-    fn span(&self, budget: &Budget, verifier: &Verifier) -> Span {
-        // Replicas' clocks differ by at most twice the skew: beyond it, they accept no message.
-        let drift_ms = if budget.is_shared() { verifier.window().skew_s.saturating_mul(2_000) } else { 0 };
-        Span::new(budget.window().as_secs(), drift_ms)
+    fn span(budget: &Budget, verifier: &Verifier) -> Span {
+        // Replicas' clocks differ by at most twice the skew: beyond it, they accept no message. One clock may be corrected by as much.
+        Span::new(budget.window().as_secs(), verifier.window().skew_s.saturating_mul(2_000))
     }
 }
 
@@ -482,13 +466,13 @@ impl fmt::Debug for Budgets {
 
 impl Counts {
     /// Whether one more count of this agent's calls fits. As in the store's own ledger: greedy agents settle at equal shares, and leave one
-    /// for the next.
-    fn admits(&self, agent: &Name) -> Result<(), OutcomeStoreError> {
+    /// for the next. Of those that the store cannot know to be this agent's, it may have this many.
+    fn admits(&self, agent: &Name, most_for_subjects: usize) -> Result<(), OutcomeStoreError> {
         let free = MAX_COUNTS.saturating_sub(self.known.len());
         let held = self.by_agent.get(agent).copied().unwrap_or_default();
         match free {
             0 => Err(OutcomeStoreError::Full),
-            _ if held >= free => Err(OutcomeStoreError::AgentFull),
+            _ if held.all >= free || held.for_subjects >= most_for_subjects => Err(OutcomeStoreError::AgentFull),
             _ => Ok(()),
         }
     }
@@ -502,32 +486,138 @@ impl Counts {
         self.known.retain(|_, kept| now < kept.until || Arc::strong_count(&kept.counter) > 1);
         self.by_agent.clear();
         for kept in self.known.values() {
-            *self.by_agent.entry(kept.made_by.clone()).or_default() += 1;
+            self.by_agent.entry(kept.made_by.clone()).or_default().add(kept.for_subject);
         }
     }
 }
 
-impl Known {
-    /// Takes what was found in the store for what is known, if all that is known is in it.
-    fn learn(
-        &mut self,
-        found: Option<(u64, Bytes)>,
-        mac: &HmacKey,
-        key: &OutcomeKey,
-        span: Span,
-        now_ms: u64,
-    ) -> Result<(), ()> {
-        *self = match found {
-            None if self.count.counts(now_ms, span) => return Err(()),
-            None => Self::default(),
-            Some((revision, content)) => {
-                let count = open(&content, mac, key).ok_or(())?;
-                if revision < self.revision || !count.follows(&self.count, span) {
-                    return Err(());
+/// A change of one stored count, for all calls that wait for it.
+struct Change {
+    store: Arc<dyn OutcomeStore>,
+    mac: HmacKey,
+    key: OutcomeKey,
+    span: Span,
+    clock: Arc<dyn Clock>,
+    budget: String,
+    /// Whose call makes it.
+    agent: Name,
+    counter: Arc<Counter>,
+    pace: Duration,
+    lines: Arc<KeyedLogLimiter<Name>>,
+}
+
+impl Change {
+    async fn make(self, mut known: OwnedMutexGuard<Known>) {
+        let mut all = std::mem::take(&mut *lock(&self.counter.waiting));
+        // Callers that have gone are not charged.
+        all.retain(|waiting| !waiting.tell.is_closed());
+        let results = self.charge(&mut known, &all).await;
+        for (waiting, result) in all.into_iter().zip(results) {
+            // Whoever has gone meanwhile stays charged.
+            let _gone = waiting.tell.send(result);
+        }
+    }
+
+    /// Charges as many of these, in their order, as there is room for, with one change of what is stored.
+    async fn charge(&self, known: &mut Known, all: &[Waiting]) -> Vec<Result<(), Uncharged>> {
+        let mut why = Uncharged::Store(OutcomeStoreError::Taken);
+        for attempt in 0..ATTEMPTS {
+            let era = self.store.era();
+            // A revision says nothing about another stream than the one in which it was seen.
+            if known.revision != 0 && known.era != era {
+                match self.store.read(&self.key).await {
+                    Ok(found) => match self.learn(known, found, &era) {
+                        Ok(()) => {}
+                        Err(unknown) => {
+                            why = unknown;
+                            tokio::time::sleep(self.pace * attempt).await;
+                            continue;
+                        }
+                    },
+                    Err(error) => return self.refused(known, all, &Uncharged::Store(error)),
                 }
-                Self { revision, count }
+            }
+            let mut count = known.count.clone();
+            let results: Vec<_> = all.iter().map(|waiting| self.charge_one(&mut count, waiting)).collect();
+            // What is stored is no less than what is known.
+            if count == known.count {
+                return results;
+            }
+            let begun = match known.revision {
+                0 => Nonce::random().to_text(),
+                _ => known.begun.clone(),
+            };
+            let content = seal(&count, &begun, &self.mac, &self.key);
+            let keep = Duration::from_millis(self.span.counts_for_ms()) + MARGIN;
+            let written = match known.revision {
+                0 => self.store.claim(&self.key, content, keep).await.map(|claimed| match claimed {
+                    Claimed::New { revision } => Ok(revision),
+                    Claimed::Held { revision, content } => Err((revision, content)),
+                }),
+                revision => self.store.replace(&self.key, revision, content, keep).await.map(Ok),
+            };
+            let found = match written {
+                // It may have taken the place of what was charged in another stream.
+                Ok(Ok(_)) if self.store.era() != era => Err(OutcomeStoreError::Unanswered),
+                Ok(Ok(revision)) => {
+                    *known = Known { revision, era, begun, count };
+                    return results;
+                }
+                Ok(Err(held)) => Ok(Some(held)),
+                // Another replica was quicker.
+                Err(OutcomeStoreError::Taken) => self.store.read(&self.key).await,
+                Err(error) => Err(error),
+            };
+            why = match found {
+                Ok(found) => match self.learn(known, found, &era) {
+                    Ok(()) => Uncharged::Store(OutcomeStoreError::Taken),
+                    // Copies of the stream may be behind for a moment.
+                    Err(unknown) => unknown,
+                },
+                Err(error) => return self.refused(known, all, &Uncharged::Store(error)),
+            };
+            tokio::time::sleep(self.pace * attempt).await;
+        }
+        if let Uncharged::Unknown { .. } = why
+            && let Some(suppressed) = self.lines.check(&self.agent)
+        {
+            let (agent, budget) = (&self.agent, &self.budget);
+            tracing::warn!(
+                target: "sealwire::call", %agent, budget, suppressed,
+                "a budget's count cannot be relied on: the store has lost it, or it is of another service key. Its calls are refused \
+                 until what was charged no longer counts; under another name, the budget begins anew"
+            );
+        }
+        all.iter().map(|_| Err(why.clone())).collect()
+    }
+
+    fn charge_one(&self, count: &mut Count, waiting: &Waiting) -> Result<(), Uncharged> {
+        charged(count, &self.budget, waiting.amount, waiting.at_most, self.clock.now_ms(), self.span)
+    }
+
+    /// None is charged for sure. Those for which what is known leaves no room are told so, whatever became of the others.
+    fn refused(&self, known: &Known, all: &[Waiting], why: &Uncharged) -> Vec<Result<(), Uncharged>> {
+        let refused = |waiting| self.charge_one(&mut known.count.clone(), waiting).and(Err(why.clone()));
+        all.iter().map(refused).collect()
+    }
+
+    /// Takes what was found in the store for what is known, if all of what is known that still counts is in it.
+    fn learn(&self, known: &mut Known, found: Option<(u64, Bytes)>, era: &str) -> Result<(), Uncharged> {
+        let (now_ms, span) = (self.clock.now_ms(), self.span);
+        let unknown = |retry_after_ms| Uncharged::Unknown { budget: self.budget.clone(), retry_after_ms };
+        let (revision, (count, begun)) = match found {
+            None => Default::default(),
+            Some((revision, content)) => {
+                // Nobody here can say until when such an entry counts: until the end of a window at the latest.
+                let opened = open(&content, &self.mac, &self.key);
+                (revision, opened.ok_or_else(|| unknown(span.counts_for_ms()))?)
             }
         };
+        let still_counts = !Count::default().follows(&known.count, now_ms, span);
+        if still_counts && (begun != known.begun || !count.follows(&known.count, now_ms, span)) {
+            return Err(unknown(known.count.ends_in_ms(now_ms, span)));
+        }
+        *known = Known { revision, era: era.to_owned(), begun, count };
         Ok(())
     }
 }
@@ -537,26 +627,26 @@ fn charged(
     budget: &str,
     amount: u64,
     at_most: u64,
-    in_force: InForce<'_>,
+    now_ms: u64,
     span: Span,
 ) -> Result<(), Uncharged> {
     let spent = |retry_after_ms| Uncharged::Spent { budget: budget.to_owned(), retry_after_ms };
-    count.charge(amount, at_most, in_force.clock.now_ms(), span).map_err(spent)
+    count.charge(amount, at_most, now_ms, span).map_err(spent)
 }
 
 /// The bytes to store under this key.
-fn seal(count: &Count, mac: &HmacKey, key: &OutcomeKey) -> Bytes {
-    let entry = Entry { count: count.clone(), written: Nonce::random().to_text() };
+fn seal(count: &Count, begun: &str, mac: &HmacKey, key: &OutcomeKey) -> Bytes {
+    let entry = Entry { count: count.clone(), begun: begun.to_owned(), written: Nonce::random().to_text() };
     let text = serde_json::to_vec(&entry).unwrap_or_default();
     [&mac.sign(&bound(key, &text))[..], &text].concat().into()
 }
 
 /// Reads what was stored under this key. `None` if it was not written with this key of the service's.
-fn open(content: &[u8], mac: &HmacKey, key: &OutcomeKey) -> Option<Count> {
+fn open(content: &[u8], mac: &HmacKey, key: &OutcomeKey) -> Option<(Count, String)> {
     let (proof, text) = content.split_at_checked(32)?;
     let is_ours = mac.verify(&bound(key, text), proof);
     let entry: Entry = is_ours.then(|| serde_json::from_slice(text).ok()).flatten()?;
-    Some(entry.count)
+    Some((entry.count, entry.begun))
 }
 
 /// What is signed: an entry under one key is not valid under another.
@@ -593,9 +683,10 @@ mod tests {
         let span = Span::new(60, 0);
         let (greedy, other) = (name("greedy"), name("other"));
         let key = |number: usize| OutcomeKey::new(greedy.clone(), &number.to_be_bytes());
-        let made = (0..MAX_COUNTS).take_while(|number| budgets.counter(&key(*number), &greedy, span).is_ok()).count();
+        let made =
+            (0..MAX_COUNTS).take_while(|number| budgets.counter(&key(*number), &greedy, span, false).is_ok()).count();
         assert_eq!(made, MAX_COUNTS / 2);
-        let refused = |number, agent| budgets.counter(&key(number), agent, span).err();
+        let refused = |number, agent| budgets.counter(&key(number), agent, span, false).err();
         assert_eq!(refused(MAX_COUNTS, &greedy), Some(OutcomeStoreError::AgentFull));
         assert_eq!(refused(0, &greedy), None, "it is there");
         assert_eq!(refused(MAX_COUNTS, &other), None);
@@ -604,7 +695,7 @@ mod tests {
         tokio::time::advance(Duration::from_millis(span.counts_for_ms())).await;
         budgets.tidy();
         assert_eq!(budgets.held(), made + 1);
-        let charging = budgets.counter(&key(7), &greedy, span).unwrap();
+        let charging = budgets.counter(&key(7), &greedy, span, false).unwrap();
         tokio::time::advance(2 * MARGIN + Duration::from_millis(span.counts_for_ms())).await;
         assert_eq!(refused(MAX_COUNTS + 1, &greedy), None);
         budgets.tidy();

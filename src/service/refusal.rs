@@ -408,7 +408,8 @@ fn uncharged_answer(uncharged: &Uncharged) -> RefusalReply {
         ),
         Uncharged::Params(reason) => RefusalReply::Error(RpcError::invalid_params(format!("Invalid params: {reason}"))),
         Uncharged::Store(OutcomeStoreError::AgentFull) => quota(RETRY_AFTER_MS, "budgets"),
-        Uncharged::Unknown { .. } | Uncharged::Store(_) => overloaded(RETRY_AFTER_MS),
+        Uncharged::Unknown { retry_after_ms, .. } => overloaded(*retry_after_ms),
+        Uncharged::Store(_) => overloaded(RETRY_AFTER_MS),
         Uncharged::Deadline => RefusalReply::Error(RpcError::with_code(code::TIMEOUT, "timeout")),
     }
 }

@@ -123,6 +123,10 @@ impl OutcomeStore for LocalOutcomes {
         false
     }
 
+    fn room_for_subjects(&self) -> usize {
+        super::room_for_subjects(self.bound.entries, 1)
+    }
+
     fn claim<'a>(
         &'a self,
         key: &'a OutcomeKey,

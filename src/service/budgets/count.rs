@@ -80,15 +80,16 @@ impl Count {
         Ok(())
     }
 
-    /// Whether anything of it still counts.
-    pub(super) fn counts(&self, now_ms: u64, span: Span) -> bool {
-        self.latest.saturating_add(span.before) >= span.part_at(now_ms) && !self.parts.is_empty()
+    /// After how many milliseconds nothing of it counts any more; 1 if nothing does.
+    pub(super) fn ends_in_ms(&self, now_ms: u64, span: Span) -> u64 {
+        let end = self.latest.saturating_add(span.before).saturating_add(1).saturating_mul(span.part_ms);
+        end.saturating_sub(now_ms).max(1)
     }
 
     /// Whether it has all that `earlier` had and that still counts. What was charged stays charged, so a count that lacks some of it is not
     /// what became of `earlier`.
-    pub(super) fn follows(&self, earlier: &Self, span: Span) -> bool {
-        let since = self.latest.saturating_sub(span.before);
+    pub(super) fn follows(&self, earlier: &Self, now_ms: u64, span: Span) -> bool {
+        let since = self.latest.max(span.part_at(now_ms)).saturating_sub(span.before);
         let has = |part: u64| self.parts.iter().find(|(known, _)| *known == part).map_or(0, |(_, sum)| *sum);
         earlier.parts.iter().filter(|(part, _)| *part >= since).all(|(part, sum)| has(*part) >= *sum)
     }
@@ -145,11 +146,15 @@ mod tests {
         earlier.charge(5, 100, 600_000, span).unwrap();
         let mut later = earlier.clone();
         later.charge(5, 100, 630_000, span).unwrap();
-        assert!(later.follows(&earlier, span) && !earlier.follows(&later, span));
-        assert!(!Count::default().follows(&earlier, span) && earlier.follows(&Count::default(), span));
+        let now = 630_000;
+        assert!(later.follows(&earlier, now, span) && !earlier.follows(&later, now, span));
+        assert!(!Count::default().follows(&earlier, now, span) && earlier.follows(&Count::default(), now, span));
+        // Once nothing of it counts, anything does, and not before.
+        let end = now + later.ends_in_ms(now, span);
+        assert!(!Count::default().follows(&later, end - 1, span) && Count::default().follows(&later, end, span));
         // It has ended since.
         later.charge(5, 100, 900_000, span).unwrap();
-        assert!(later.follows(&earlier, span));
+        assert!(later.follows(&earlier, 900_000, span));
     }
 
     proptest! {

@@ -28,6 +28,8 @@ pub enum Uncharged {
     Unknown {
         /// The budget.
         budget: String,
+        /// After how long none of what was charged counts any more, in milliseconds.
+        retry_after_ms: u64,
     },
     /// Counts cannot be kept now, or this agent has as many as it may.
     #[error("{0}")]

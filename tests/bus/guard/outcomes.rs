@@ -447,6 +447,10 @@ impl OutcomeStore for Late {
         true
     }
 
+    fn room_for_subjects(&self) -> usize {
+        self.store.room_for_subjects()
+    }
+
     fn claim<'a>(
         &'a self,
         key: &'a OutcomeKey,

@@ -31,7 +31,11 @@ pub(crate) enum Fault {
 /// What all replicas see, with faults.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    entries: LocalOutcomes,
+    entries: Mutex<Arc<LocalOutcomes>>,
+    /// How often all entries were lost.
+    losses: AtomicUsize,
+    /// How many changes have been begun.
+    begun: AtomicUsize,
     faults: Mutex<VecDeque<Fault>>,
     /// Nothing of this agent can be read.
     unreadable: Mutex<Option<Name>>,
@@ -56,6 +60,20 @@ impl std::fmt::Debug for Hook {
 }
 
 impl Store {
+    fn entries(&self) -> Arc<LocalOutcomes> {
+        Arc::clone(&self.entries.lock().unwrap())
+    }
+
+    /// All brokers have restarted: revisions begin anew.
+    pub(crate) fn lose_all(&self) {
+        *self.entries.lock().unwrap() = Arc::default();
+        self.losses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn begun(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+
     /// What happens to the next changes.
     pub(crate) fn fail(&self, faults: &[Fault]) {
         *self.faults.lock().unwrap() = faults.iter().copied().collect();
@@ -68,44 +86,53 @@ impl Store {
 
     /// Whoever gives up a call does so at one of these.
     async fn next(&self) -> Fault {
+        self.begun.fetch_add(1, Ordering::SeqCst);
         tokio::task::yield_now().await;
         self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None)
     }
 
     /// The only request, as stored.
     pub(super) async fn content(&self) -> Option<(OutcomeKey, u64, Bytes)> {
-        let key = self.entries.approvals().await.unwrap().pop()?;
-        let (revision, content) = self.entries.read(&key).await.unwrap()?;
+        let key = self.entries().approvals().await.unwrap().pop()?;
+        let (revision, content) = self.entries().read(&key).await.unwrap()?;
         Some((key, revision, content))
     }
 
     /// The entry that was made last, as stored.
     pub(crate) async fn latest(&self) -> (OutcomeKey, u64, Bytes) {
         let key = self.latest.lock().unwrap().clone().unwrap();
-        let (revision, content) = self.entries.read(&key).await.unwrap().unwrap();
+        let (revision, content) = self.entries().read(&key).await.unwrap().unwrap();
         (key, revision, content)
     }
 
     /// What somebody with access to the store does with that one.
     pub(crate) async fn replace_latest(&self, content: impl Into<Bytes>) {
         let (key, revision, _) = self.latest().await;
-        self.entries.replace(&key, revision, content.into(), Duration::from_secs(3_600)).await.unwrap();
+        self.entries().replace(&key, revision, content.into(), Duration::from_secs(3_600)).await.unwrap();
     }
 
     /// What somebody with access to the store does.
     pub(super) async fn write(&self, content: impl Into<Bytes>) {
         let (key, revision, _) = self.content().await.unwrap();
-        self.entries.replace(&key, revision, content.into(), Duration::from_secs(3_600)).await.unwrap();
+        self.entries().replace(&key, revision, content.into(), Duration::from_secs(3_600)).await.unwrap();
     }
 }
 
 impl OutcomeStore for Store {
     fn held(&self) -> (usize, usize) {
-        self.entries.held()
+        self.entries().held()
     }
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn era(&self) -> String {
+        self.losses.load(Ordering::SeqCst).to_string()
+    }
+
+    fn room_for_subjects(&self) -> usize {
+        self.entries().room_for_subjects()
     }
 
     fn claim<'a>(
@@ -122,9 +149,9 @@ impl OutcomeStore for Store {
                 what();
             }
             match self.next().await {
-                Fault::None => self.entries.claim(key, content, keep).await,
+                Fault::None => self.entries().claim(key, content, keep).await,
                 Fault::StoredInSilence => {
-                    drop(self.entries.claim(key, content, keep).await);
+                    drop(self.entries().claim(key, content, keep).await);
                     Err(OutcomeStoreError::Unanswered)
                 }
                 Fault::LostInSilence => Err(OutcomeStoreError::Unanswered),
@@ -143,7 +170,7 @@ impl OutcomeStore for Store {
         let changed = async move {
             let fault = self.next().await;
             let replaced = match fault {
-                Fault::None | Fault::StoredInSilence => self.entries.replace(key, revision, content, keep).await,
+                Fault::None | Fault::StoredInSilence => self.entries().replace(key, revision, content, keep).await,
                 Fault::LostInSilence => Err(OutcomeStoreError::Unanswered),
             };
             tokio::task::yield_now().await;
@@ -161,13 +188,16 @@ impl OutcomeStore for Store {
             self.most_reading.fetch_max(reading, Ordering::SeqCst);
             tokio::task::yield_now().await;
             self.reading.fetch_sub(1, Ordering::SeqCst);
-            self.entries.read(key).await
+            self.entries().read(key).await
         }
         .boxed()
     }
 
     fn approvals(&self) -> BoxFuture<'_, Result<Vec<OutcomeKey>, OutcomeStoreError>> {
-        if self.is_silent.load(Ordering::SeqCst) { std::future::pending().boxed() } else { self.entries.approvals() }
+        match self.is_silent.load(Ordering::SeqCst) {
+            true => std::future::pending().boxed(),
+            false => async { self.entries().approvals().await }.boxed(),
+        }
     }
 }
 
@@ -185,7 +215,10 @@ impl Replicas {
     }
 
     pub(crate) fn over(entries: LocalOutcomes, policy: &'static str) -> Self {
-        let (store, runs) = (Arc::new(Store { entries, ..Store::default() }), <[Arc<AtomicUsize>; 2]>::default());
+        let (store, runs) = (
+            Arc::new(Store { entries: Mutex::new(Arc::new(entries)), ..Store::default() }),
+            <[Arc<AtomicUsize>; 2]>::default(),
+        );
         let first = replica(&store, &runs[0], policy, None);
         let second = replica(&store, &runs[1], policy, Some(&first));
         Self { desks: [first, second], store, policy, runs }
@@ -391,7 +424,7 @@ async fn a_caller_that_has_used_up_its_share_can_be_denied_and_may_run_what_was_
         while bytes > 0 {
             let key = OutcomeKey::new(Name::new("ann").unwrap(), &number.to_be_bytes());
             let content = Bytes::from(vec![b'x'; bytes]);
-            match replicas.store.entries.claim(&key, content, Duration::from_secs(3_600)).await {
+            match replicas.store.entries().claim(&key, content, Duration::from_secs(3_600)).await {
                 Ok(_) => number += 1,
                 Err(error) => {
                     assert_eq!(error, OutcomeStoreError::AgentFull);

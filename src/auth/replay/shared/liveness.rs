@@ -22,6 +22,11 @@ impl ConnectionEpoch {
         Self { statistics, connects }
     }
 
+    /// Tells the connection as it is now from all earlier ones.
+    pub(super) fn now(&self) -> String {
+        format!("{:p} {}", Arc::as_ptr(&self.statistics), self.statistics.connects.load(Ordering::SeqCst))
+    }
+
     pub(super) fn is_unbroken(&self) -> bool {
         self.statistics.connects.load(Ordering::SeqCst) == self.connects
     }

@@ -30,7 +30,9 @@ use super::in_flight::InFlightLimiter;
 use super::publish_check::{INSUFFICIENT_RESOURCES, MEMORY_EXCEEDED, STORE_FAILED};
 use super::stream::{self, ApiError, Info, StreamApi, StreamError};
 use super::{SharedConfig, fit, outcome_fit};
-use crate::auth::outcomes::{Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError, Withdrawal};
+use crate::auth::outcomes::{
+    Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError, Withdrawal, room_for_subjects,
+};
 use crate::name::Name;
 
 /// What [`super::SharedGuard::outcomes`] returns.
@@ -183,6 +185,11 @@ impl SharedOutcomes {
         }
     }
 
+    /// How many replicas there are, this one included.
+    fn replicas(&self) -> usize {
+        self.shared.peers().values().filter(|ago| **ago < PEER_IS_THERE).count() + 1
+    }
+
     /// Whether the agent may store `more` bytes, and one more entry if `new`. The other replicas are assumed to hold as much for it as this
     /// one, since the broker gives each the same share of its messages.
     fn admit(&self, key: &OutcomeKey, new: bool, more: usize, used: Amount) -> Result<(), OutcomeStoreError> {
@@ -191,13 +198,13 @@ impl SharedOutcomes {
         // A quarter of the bytes is reserved for the outcomes of calls that are already running.
         let bytes = if new { config.outcome_bytes / 4 * 3 } else { config.outcome_bytes };
         let bound = Amount { entries: bound(config.max_outcomes), bytes: bound(bytes) };
-        let others = self.shared.peers().values().filter(|ago| **ago < PEER_IS_THERE).count();
+        let replicas = self.replicas();
         let ledger = self.ledger();
         let free = bound.saturating_sub(used.max(ledger.total()));
         if (new && free.entries == 0) || more > free.bytes {
             return Err(OutcomeStoreError::Full);
         }
-        if ledger.admits(key.agent(), new, more, free, others + 1) { Ok(()) } else { Err(OutcomeStoreError::AgentFull) }
+        if ledger.admits(key.agent(), new, more, free, replicas) { Ok(()) } else { Err(OutcomeStoreError::AgentFull) }
     }
 
     async fn claim(&self, key: &OutcomeKey, content: Bytes, keep: Duration) -> Result<Claimed, OutcomeStoreError> {
@@ -360,6 +367,18 @@ impl OutcomeStore for SharedOutcomes {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    /// The brokers lose a stream in their memory only with all connections to them.
+    fn era(&self) -> String {
+        let (link, stream) = (self.shared.link.load(), self.stream.load());
+        let name = stream.as_ref().as_ref().map_or("", |found| &found.name);
+        link.up().map_or_else(|_| String::new(), |up| format!("{name} {} {}", up.generation, up.epoch.now()))
+    }
+
+    fn room_for_subjects(&self) -> usize {
+        let entries = usize::try_from(self.shared.config.max_outcomes).unwrap_or(usize::MAX);
+        room_for_subjects(entries, self.replicas())
     }
 
     fn claim<'a>(
