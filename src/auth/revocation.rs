@@ -236,7 +236,7 @@ impl Revocations {
         let change = ListChange {
             number: list.number,
             digest,
-            signers: signed.signers(),
+            signers: signed.signers(&source.operators),
             revoked: list.beyond(last),
             restored: last.beyond(&list),
         };

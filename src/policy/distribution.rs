@@ -6,7 +6,8 @@ mod package;
 mod report;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -15,6 +16,7 @@ pub use follower::{PackageEvent, PackageFollower};
 pub use package::{Package, PackageError, SignedPackage};
 pub use report::{PackageId, PackageReport, RefusedPackage};
 
+use self::package::brief;
 use super::engine::PolicySet;
 use super::model::{Finding, Methods};
 use crate::auth::{Operators, OperatorsError, RevocationConfig, Stage};
@@ -30,7 +32,7 @@ pub struct Packages {
     /// The broker, the login and whose files are trusted.
     config: RevocationConfig,
     state: PathBuf,
-    kept: Kept,
+    opened: Instant,
     standing: Mutex<PackageStanding>,
 }
 
@@ -43,10 +45,14 @@ pub struct PackageStanding {
     pub refused: Option<RefusedPackage>,
     /// What is wrong with the bucket, or with what it holds.
     pub problem: Option<String>,
+    /// Why everything is denied, if it is.
+    pub denies: Option<String>,
+    /// Why the state file does not hold what is known here.
+    pub unkept: Option<String>,
     /// When the bucket was last seen.
     pub seen: Option<Instant>,
-    /// The highest number of a package that operators have signed for us.
-    highest: u64,
+    /// What the state file is to hold.
+    kept: Kept,
 }
 
 /// A package that has just come into force.
@@ -59,13 +65,25 @@ pub struct PackageChange {
 }
 
 /// The file that is kept across restarts.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
-    /// The highest number seen.
+    /// The highest number of a package that operators have signed for us.
     highest: u64,
+    /// The digest of that package: another one with its number is none.
+    #[serde(default)]
+    digest: String,
     /// The last package that was in force, as it is stored in the bucket.
-    package: Option<String>,
+    package: Option<Arc<str>>,
+}
+
+/// What was kept of the last package in force.
+enum LastGood {
+    Package(Box<Package>, PackageChange),
+    /// There is one, and too few of today's operators have signed it.
+    Distrusted(PackageError),
+    /// Nothing was ever in force; or it is not known what was, though packages were seen.
+    Nothing,
 }
 
 /// Why it cannot be known which policies were distributed.
@@ -113,40 +131,75 @@ impl Packages {
         state: PathBuf,
     ) -> Result<Self, PackagesError> {
         let operators = Operators::new(&config.operator, config.signatures)?;
-        let kept = read_state(&state, &config.nats.files)?;
-        let standing = PackageStanding { highest: kept.highest, ..PackageStanding::default() };
+        let mut kept = read_state(&state, &config.nats.files)?;
+        if let Some((number, digest)) =
+            kept.package.as_deref().and_then(unverified).filter(|(number, _)| *number > kept.highest)
+        {
+            (kept.highest, kept.digest) = (number, digest);
+        }
+        let standing = Mutex::new(PackageStanding { kept, ..PackageStanding::default() });
         let (environment, service, config) = (environment.clone(), service.clone(), config.clone());
-        let packages = Self { environment, service, operators, config, state, kept, standing: Mutex::new(standing) };
+        let packages = Self { environment, service, operators, config, state, opened: Instant::now(), standing };
         // Now, and not once it is needed: the operator is there.
         packages.last_good()?;
         Ok(packages)
     }
 
     /// The package that was in force when the state was written, verified anew.
-    fn last_good(&self) -> Result<Option<(Package, PackageChange)>, PackagesError> {
-        let Some(text) = &self.kept.package else { return Ok(None) };
-        let wrong = |reason: String| PackagesError::State { path: self.state.clone(), reason };
-        self.verify(text.as_bytes()).map(Some).map_err(|error| wrong(error.to_string()))
+    fn last_good(&self) -> Result<LastGood, PackagesError> {
+        let Some(text) = self.standing().kept.package else { return Ok(LastGood::Nothing) };
+        match self.verify(text.as_bytes()) {
+            Ok((package, change)) => Ok(LastGood::Package(Box::new(package), change)),
+            // Keys change, and the bucket may hold a package of the new ones by now.
+            Err(error @ PackageError::Signatures(_)) if unverified(&text).is_some() => Ok(LastGood::Distrusted(error)),
+            Err(error) => Err(PackagesError::State { path: self.state.clone(), reason: error.to_string() }),
+        }
     }
 
-    /// The policy to begin with, if one was kept. One that cannot be used any more gives the set that denies everything: the folder may hold
-    /// anything by now, and a newer package may be in the bucket.
+    /// The policy to begin with, if there was ever a package. If the last one in force cannot be used any more, or is not known, that is the
+    /// set that denies everything: the folder may hold anything by now, and a newer package may be in the bucket.
     pub fn begin(&self, methods: &Methods) -> Option<(PolicySet, Vec<Finding>)> {
-        let (package, change) = self.last_good().ok()??;
-        let (number, state) = (change.id.number, self.state.display());
-        match load(&package, methods) {
-            Ok(loaded) => {
-                self.change(|standing| standing.active = Some(change.id));
-                Some(loaded)
+        let (highest, state) = (self.standing().kept.highest, self.state.display());
+        let why = match self.last_good() {
+            Ok(LastGood::Package(package, change)) => match load(&package, methods) {
+                Ok(loaded) => {
+                    self.change(|standing| standing.active = Some(change.id));
+                    return Some(loaded);
+                }
+                Err(reason) => {
+                    let number = change.id.number;
+                    let why = format!(
+                        "package {number} of the policies, kept in `{state}`, cannot be used any more: {reason}"
+                    );
+                    self.change(|standing| standing.refused = Some(RefusedPackage { id: change.id, reason }));
+                    why
+                }
+            },
+            Ok(LastGood::Distrusted(error)) => format!(
+                "the package of policies that was in force, kept in `{state}`, does not count any more: {error}. Push one that they have signed"
+            ),
+            Ok(LastGood::Nothing) if highest == 0 => return None,
+            Ok(LastGood::Nothing) => {
+                format!(
+                    "package {highest} of the policies was seen, and `{state}` holds none that was in force. Push the next one"
+                )
             }
-            Err(reason) => {
-                let why =
-                    format!("package {number} of the policies, kept in `{state}`, cannot be used any more: {reason}");
-                tracing::error!(target: "sealwire::policy", why, "everything is denied until there is a newer package");
-                self.change(|standing| standing.refused = Some(RefusedPackage { id: change.id, reason }));
-                Some((PolicySet::denying(why, methods.without_files()), Vec::new()))
-            }
-        }
+            Err(error) => error.to_string(),
+        };
+        tracing::error!(target: "sealwire::policy", why, "everything is denied until there is a newer package");
+        self.denies(&why);
+        Some((PolicySet::denying(why, methods.without_files()), Vec::new()))
+    }
+
+    /// Notes that everything is denied before the first package, and why.
+    pub fn denies(&self, why: &str) {
+        self.change(|standing| standing.denies = Some(brief(why)));
+    }
+
+    /// For how long the bucket has not been seen.
+    #[must_use]
+    pub fn unseen(&self) -> Duration {
+        self.standing().seen.unwrap_or(self.opened).elapsed()
     }
 
     /// How they stand.
@@ -164,7 +217,7 @@ impl Packages {
         let package = signed.verify(&self.operators, (&self.environment, &self.service), Stage::Active)?;
         let (number, revision) = (package.number, package.revision().to_string());
         let id = PackageId { number, digest: signed.digest(), revision };
-        Ok((package, PackageChange { id, signers: signed.signers() }))
+        Ok((package, PackageChange { id, signers: signed.signers(&self.operators) }))
     }
 
     /// Judges a package. One that is to be tried counts as seen from now on, whether it can be used or not.
@@ -178,34 +231,54 @@ impl Packages {
             if newest == Some(&change.id) {
                 return Offer::Known;
             }
-            let (number, highest) = (change.id.number, standing.highest);
-            // Of a package that was refused before a restart, the number alone is known. This program may be a newer one.
-            let is_refused = newest.is_none_or(|newest| newest.number < highest) && number == highest;
-            if number <= highest && !is_refused {
+            let (number, highest) = (change.id.number, standing.kept.highest);
+            // One that was refused before a restart is tried again, since this program may be a newer one. So is one that more have signed by now.
+            let is_tried_again = newest.is_none_or(|newest| newest.number < highest)
+                && (number, &change.id.digest) == (highest, &standing.kept.digest);
+            if number <= highest && !is_tried_again {
                 return Offer::Invalid(format!(
                     "the bucket holds package {number}, and package {highest} was seen before: somebody has put back an old one, or two were \
                      signed with one number. Push the next one, with `--after {highest}`"
                 ));
             }
-            standing.highest = change.id.number;
+            (standing.kept.highest, standing.kept.digest) = (number, change.id.digest.clone());
             Offer::New(Box::new(package), change)
         })
     }
 
-    /// Keeps a package that is in force for the next start, or that a newer one than the last has been seen. Blocks.
-    fn keep(&self, package: Option<&str>) -> Result<(), SecretFileError> {
-        let mut kept = read_state(&self.state, &self.config.nats.files).unwrap_or_default();
-        let number = |text: &String| self.verify(text.as_bytes()).map_or(0, |(package, _)| package.number);
-        let highest = self.standing().highest;
-        kept.highest = kept.highest.max(highest);
-        // Another process may have kept a newer one.
-        if let Some(package) = package.map(str::to_owned)
-            && kept.package.as_ref().map_or(0, number) < number(&package)
-        {
-            kept.package = Some(package);
-        }
-        write_secret(&self.state, &serde_json::to_string(&kept).unwrap_or_default(), true)
+    /// A package is in force.
+    fn is_active(&self, id: PackageId, text: &[u8]) {
+        let text = String::from_utf8_lossy(text).into();
+        self.change(|standing| {
+            (standing.active, standing.refused, standing.denies) = (Some(id), None, None);
+            standing.kept.package = Some(text);
+        });
     }
+
+    /// Keeps for the next start what is in force here, and the highest number. What the file says counts only where it is newer, of another
+    /// process: it may be gone or wrong by now. Blocks.
+    fn keep(&self) -> Result<(), SecretFileError> {
+        let mut kept = self.standing().kept;
+        let number = |text: &Arc<str>| self.verify(text.as_bytes()).map_or(0, |(package, _)| package.number);
+        if let Ok(other) = read_state(&self.state, &self.config.nats.files) {
+            if other.highest > kept.highest {
+                (kept.highest, kept.digest) = (other.highest, other.digest);
+            }
+            let ours = kept.package.as_ref().map_or(0, number);
+            if let Some(newer) = other.package.filter(|theirs| number(theirs) > ours) {
+                kept.package = Some(newer);
+            }
+        }
+        let written = write_secret(&self.state, &serde_json::to_string(&kept).unwrap_or_default(), true);
+        self.change(|standing| standing.unkept = written.as_ref().err().map(|error| brief(&error.to_string())));
+        written
+    }
+}
+
+/// The number and the digest of a signed package, whoever signed it.
+fn unverified(text: &str) -> Option<(u64, String)> {
+    let signed = SignedPackage::parse(text.as_bytes()).ok()?;
+    Some((signed.unverified().ok()?.number, signed.digest()))
 }
 
 /// The policy of a package, or why it cannot be used: the first few findings.
@@ -213,7 +286,7 @@ fn load(package: &Package, methods: &Methods) -> Result<(PolicySet, Vec<Finding>
     let files = package.files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
     PolicySet::from_texts(files, methods).map_err(|errors| {
         let findings = errors.findings().iter().take(FINDINGS).map(|finding| finding.to_string());
-        let text: String = findings.collect::<Vec<_>>().join("; ").chars().take(REASON).collect();
+        let text = brief(&findings.collect::<Vec<_>>().join("; "));
         match errors.findings().len().checked_sub(FINDINGS) {
             Some(more) if more > 0 => format!("{text}; and {more} more"),
             _ => text,
@@ -221,9 +294,8 @@ fn load(package: &Package, methods: &Methods) -> Result<(PolicySet, Vec<Finding>
     })
 }
 
-/// How many findings a reason has, and how many characters.
+/// How many findings a reason has.
 const FINDINGS: usize = 3;
-const REASON: usize = 1_000;
 
 fn read_state(path: &Path, trust: &FileTrust) -> Result<Kept, PackagesError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -30,5 +30,6 @@ pub(crate) use method::{CallFacts, MethodPolicies};
 pub(crate) use principal::{Principal, principals};
 pub use reach::Reach;
 pub use record::{ApprovalRecord, DecisionRecord, ShadowRecord};
+pub(crate) use set::Loaded;
 pub use set::PolicySet;
 pub use store::{PolicyStore, Reload};

@@ -200,6 +200,42 @@ async fn a_bucket_of_policies_that_is_forged_rolled_back_or_emptied_changes_noth
     served.stop().await.unwrap();
 }
 
+/// The place of the state file cannot be written for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_kept_is_reported_and_kept_once_that_is_possible() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let mut operator = Operator::new(&BusConfig::open(&server.url())).await;
+    follow(&site, &operator.section(&server.url(), ""));
+    let served = site.serve(methods()).await;
+    let metric = |name: &str, value: &str| {
+        let mut registry = sealwire::metrics::Registry::default();
+        sealwire::metrics::Report::report_to(&served.running, &mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::prometheus_text::encode(&mut text, &registry).unwrap();
+        assert!(text.lines().any(|line| line == format!("{name} {value}")), "{name} {value}\n{text}");
+    };
+    let state = site.path("site.policy");
+    std::fs::create_dir(&state).unwrap();
+    operator.push(NOTHING).await;
+    operator.report(1, |report| report.active.is_some() && report.unkept.is_some()).await;
+    metric("sealwire_policy_package_unkept", "1.0");
+    std::fs::remove_dir(&state).unwrap();
+    operator.report(1, |report| report.active.is_some() && report.unkept.is_none()).await;
+    metric("sealwire_policy_package_unkept", "0.0");
+    metric("sealwire_policy_bucket_wrong", "0.0");
+    // A bucket that is rolled back shows as well.
+    operator.bucket.write("{}", None).await.unwrap();
+    operator.report(1, |report| report.problem.is_some()).await;
+    metric("sealwire_policy_bucket_wrong", "1.0");
+    served.stop().await.unwrap();
+    operator.bucket.write(&operator.signed(9, WRONG), None).await.unwrap();
+    let served = site.serve(methods()).await;
+    operator.report(1, |report| report.refused.is_some()).await;
+    assert!(denied(&site.caller("ann").await.add().await), "the folder would let her");
+    served.stop().await.unwrap();
+}
+
 /// An empty folder, and a broker with the bucket that is not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn before_the_first_package_an_empty_folder_denies_everything() {

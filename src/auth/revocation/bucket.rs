@@ -127,10 +127,13 @@ impl BucketSubjects {
         }
     }
 
-    /// Where all report.
+    /// Where all report who follow what these are of. A stolen login of another service cannot crowd them out.
     #[must_use]
     pub fn reports(&self) -> String {
-        format!("{}.report.*.*.*", self.topic())
+        match &self.content {
+            Content::Revocations => format!("{}.report.*.*.*", self.topic()),
+            Content::Policies(service, _) => format!("{}.report.*.{service}.*", self.topic()),
+        }
     }
 
     /// Where this is asked of the stream, in a JetStream domain if it is not the broker's own.

@@ -124,10 +124,10 @@ impl SignedList {
         sha256_b64(self.list.as_bytes())
     }
 
-    /// Whose signatures it carries. Whether they hold is another question.
+    /// Which of these operators have signed it.
     #[must_use]
-    pub fn signers(&self) -> Vec<String> {
-        self.signatures.signers()
+    pub fn signers(&self, operators: &Operators) -> Vec<String> {
+        operators.signers(&self.input(), &self.signatures)
     }
 
     /// What it says, whoever says so: for showing it to people.
@@ -152,12 +152,6 @@ impl Signatures {
     pub fn add(&mut self, input: &str, key: &OperatorKey) {
         self.0.retain(|signature| signature.kid != key.kid);
         self.0.push(Signature { kid: key.kid.clone(), sig: b64(key.pair.sign(input.as_bytes()).as_ref()) });
-    }
-
-    /// Whose they are. Whether they hold is another question.
-    #[must_use]
-    pub fn signers(&self) -> Vec<String> {
-        self.0.iter().map(|signature| signature.kid.clone()).collect()
     }
 }
 
@@ -246,6 +240,13 @@ impl Operators {
     /// # Errors
     /// [`TooFewSignatures`].
     pub fn have_signed(&self, input: &str, signatures: &Signatures) -> Result<(), TooFewSignatures> {
+        let (found, wanted) = (self.signers(input, signatures).len(), self.wanted);
+        if found < wanted { Err(TooFewSignatures { found, wanted }) } else { Ok(()) }
+    }
+
+    /// Which of them have signed this input. Anybody can add a name to what is stored, so only signatures that hold make a signer.
+    #[must_use]
+    pub fn signers(&self, input: &str, signatures: &Signatures) -> Vec<String> {
         // Each operator counts once, however often a signature is repeated.
         let holds = |(kid, key): &&(String, Ed25519Public)| {
             let of_operator = signatures.0.iter().find(|signature| signature.kid == *kid);
@@ -253,8 +254,7 @@ impl Operators {
                 .and_then(|signature| unb64(&signature.sig))
                 .is_some_and(|sig| key.verify(input.as_bytes(), &sig))
         };
-        let (found, wanted) = (self.keys.iter().filter(holds).count(), self.wanted);
-        if found < wanted { Err(TooFewSignatures { found, wanted }) } else { Ok(()) }
+        self.keys.iter().filter(holds).map(|(kid, _)| kid.clone()).collect()
     }
 
     /// Whether this operator's key is one of them.

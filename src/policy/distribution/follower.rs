@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use super::package::brief;
 use super::report::{PackageReport, RefusedPackage};
 use super::{Offer, Package, PackageChange, PackageStanding, Packages, load};
 use crate::auth::{Bucket, BucketError, BucketSubjects, FollowerId, Stage, Stored};
@@ -66,7 +67,12 @@ impl PackageFollower {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = ticks.tick() => self.ask(&mut bucket),
+                _ = ticks.tick() => {
+                    self.ask(&mut bucket);
+                    if self.packages.standing().unkept.is_some() {
+                        self.keep().await;
+                    }
+                }
                 message = bucket.messages.recv() => match message {
                     Some(message) if message.subject == bucket.subjects().ask() => {
                         self.report(&bucket).await;
@@ -137,14 +143,13 @@ impl PackageFollower {
         let methods = self.methods.clone();
         let loaded = tokio::task::spawn_blocking(move || load(&package, &methods)).await;
         let loaded = loaded.unwrap_or_else(|_| Err("checking it failed: this is a bug in sealwire".to_owned()));
-        let kept = match loaded {
+        match loaded {
             Ok((set, warnings)) => {
                 warnings.iter().for_each(Finding::log);
                 tell(PackageEvent::New(Arc::new(set)));
-                self.packages.change(|standing| (standing.active, standing.refused) = (Some(id), None));
+                self.packages.is_active(id, text);
                 let signers = signers.iter().map(|signer| shown(signer)).collect::<Vec<_>>().join(", ");
                 tracing::warn!(target: "sealwire::policy", number, revision, signers, "a package of policies is in force");
-                Some(String::from_utf8_lossy(text).into_owned())
             }
             Err(reason) => {
                 tracing::error!(
@@ -156,24 +161,32 @@ impl PackageFollower {
                 );
                 self.packages.change(|standing| standing.refused = Some(RefusedPackage { id, reason }));
                 tell(PackageEvent::Refused);
-                None
             }
-        };
+        }
+        self.keep().await;
+    }
+
+    /// Keeps what is known. What cannot be kept now is tried again with the next question for the bucket.
+    async fn keep(&self) {
+        let before = self.packages.standing().unkept;
         let packages = Arc::clone(&self.packages);
-        let kept = tokio::task::spawn_blocking(move || packages.keep(kept.as_deref())).await;
-        if let Ok(Err(error)) = kept {
-            tracing::error!(
+        match tokio::task::spawn_blocking(move || packages.keep()).await {
+            Ok(Err(error)) if before.is_none() => tracing::error!(
                 target: "sealwire::policy",
                 %error,
                 "what was distributed could not be kept: after a restart, an older package could be shown to this replica"
-            );
+            ),
+            Ok(Ok(())) if before.is_some() => {
+                tracing::info!(target: "sealwire::policy", "what was distributed is kept now")
+            }
+            _ => {}
         }
     }
 
     async fn report(&self, bucket: &Bucket) {
-        let PackageStanding { active, refused, problem, seen, .. } = self.packages.standing();
+        let PackageStanding { active, refused, problem, denies, unkept, seen, .. } = self.packages.standing();
         let seen_ago_ms = seen.and_then(|seen| u64::try_from(seen.elapsed().as_millis()).ok());
-        let report = PackageReport { id: self.id.clone(), active, refused, seen_ago_ms, problem };
+        let report = PackageReport { id: self.id.clone(), active, refused, denies, seen_ago_ms, problem, unkept };
         let payload = serde_json::to_vec(&report).unwrap_or_default();
         // An operator who waits for it says so.
         drop(bucket.publish(&bucket.subjects().report(&self.id), &payload).await);
@@ -181,6 +194,7 @@ impl PackageFollower {
 
     /// Says once what is wrong, and that it no longer is.
     fn is_wrong(&self, problem: Option<String>) {
+        let problem = problem.map(|problem| brief(&problem));
         if self.packages.standing().problem == problem {
             return;
         }

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::auth::{MAX_PACKAGE_BYTES, OperatorKey, Operators, Signatures, Stage, TooFewSignatures};
 use crate::jose::{b64, sha256_b64, unb64};
 use crate::name::{Name, shown};
+use crate::policy::engine::{Loaded, PolicySet};
 use crate::policy::language::Folder;
-use crate::policy::model::{PolicyErrors, Report, Revision};
+use crate::policy::model::{Methods, Report, Revision};
 
 /// What every signature begins with: a signature of anything else that an operator signs is none of a package.
 const SIGNED: &str = "sealwire policies v1\n";
@@ -18,6 +19,8 @@ const SIGNED: &str = "sealwire policies v1\n";
 const MAX_PACKAGE_FILES: usize = 256;
 /// The longest name of a file, in characters.
 const MAX_FILE_NAME: usize = 200;
+/// The highest number: the highest whole one that every reader of JSON takes as it is.
+const MAX_NUMBER: u64 = (1 << 53) - 1;
 
 /// The policies of one service. The next version has a higher number, also if its content is an earlier one's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +63,9 @@ pub enum PackageError {
         /// Who this is.
         here: String,
     },
+    /// A number that no package has.
+    #[error("a package has a number from 1 to {MAX_NUMBER}, and this has {0}")]
+    Number(u64),
     /// It has no files, or too many.
     #[error("a package has 1 to {MAX_PACKAGE_FILES} policy files, and this has {0}")]
     Files(usize),
@@ -71,16 +77,18 @@ pub enum PackageError {
 }
 
 impl Package {
-    /// The policy files of a folder, by their names.
-    ///
-    /// # Errors
-    /// Files that cannot be read, or are no text.
-    pub fn files_of(folder: &Path) -> Result<BTreeMap<String, String>, PolicyErrors> {
+    /// The policy files of a folder, by their names, and the policy that they make with these methods: of one reading, so that what is
+    /// signed is what was checked.
+    pub fn files_of(folder: &Path, methods: &Methods) -> (BTreeMap<String, String>, Loaded) {
         let report = Report::default();
-        let folder = Folder::read(folder, None, &report);
-        let texts = folder.texts(&report);
+        let read = Folder::read(folder, None, &report);
+        // What is no text is reported where the policy is made.
+        let texts = read.texts(&Report::default());
         let files = texts.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
-        if report.errors() > 0 { Err(report.into_errors()) } else { Ok(files) }
+        if report.errors() > 0 {
+            return (files, Err(report.into_errors()));
+        }
+        (files, PolicySet::from_folder(&read, methods, report, &folder.display().to_string()))
     }
 
     /// The revision of these files, as a service that has read them from its folder would name it.
@@ -95,6 +103,9 @@ impl Package {
     }
 
     fn check(&self) -> Result<(), PackageError> {
+        if !(1..=MAX_NUMBER).contains(&self.number) {
+            return Err(PackageError::Number(self.number));
+        }
         if self.files.is_empty() || self.files.len() > MAX_PACKAGE_FILES {
             return Err(PackageError::Files(self.files.len()));
         }
@@ -144,7 +155,7 @@ impl SignedPackage {
         if text.len() > MAX_PACKAGE_BYTES {
             return Err(PackageError::TooLong(text.len()));
         }
-        serde_json::from_slice(text).map_err(|error| PackageError::Form(error.to_string()))
+        serde_json::from_slice(text).map_err(|error| form(&error.to_string()))
     }
 
     /// As it is stored.
@@ -152,7 +163,7 @@ impl SignedPackage {
     /// # Errors
     /// [`PackageError::TooLong`].
     pub fn to_text(&self) -> Result<String, PackageError> {
-        let text = serde_json::to_string(self).map_err(|error| PackageError::Form(error.to_string()))?;
+        let text = serde_json::to_string(self).map_err(|error| form(&error.to_string()))?;
         if text.len() > MAX_PACKAGE_BYTES { Err(PackageError::TooLong(text.len())) } else { Ok(text) }
     }
 
@@ -162,10 +173,10 @@ impl SignedPackage {
         sha256_b64(self.package.as_bytes())
     }
 
-    /// Whose signatures it carries. Whether they hold is another question.
+    /// Which of these operators have signed it.
     #[must_use]
-    pub fn signers(&self) -> Vec<String> {
-        self.signatures.signers()
+    pub fn signers(&self, operators: &Operators) -> Vec<String> {
+        operators.signers(&self.input(), &self.signatures)
     }
 
     /// What it says, whoever says so: for showing it to people.
@@ -173,9 +184,8 @@ impl SignedPackage {
     /// # Errors
     /// [`PackageError`].
     pub fn unverified(&self) -> Result<Package, PackageError> {
-        let form = |error: String| PackageError::Form(error);
-        let text = unb64(&self.package).ok_or_else(|| form("`package` is not base64url".to_owned()))?;
-        let package: Package = serde_json::from_slice(&text).map_err(|error| form(error.to_string()))?;
+        let text = unb64(&self.package).ok_or_else(|| form("`package` is not base64url"))?;
+        let package: Package = serde_json::from_slice(&text).map_err(|error| form(&error.to_string()))?;
         package.check()?;
         Ok(package)
     }
@@ -203,3 +213,24 @@ impl SignedPackage {
         format!("{SIGNED}{}", self.package)
     }
 }
+
+/// What is wrong with the form. The error quotes what somebody without a key may have written.
+fn form(error: &str) -> PackageError {
+    PackageError::Form(brief(error))
+}
+
+/// A text for people and for a report, in one line and of bounded length.
+pub(super) fn brief(text: &str) -> String {
+    let mut brief = String::new();
+    // Escaped, each character becomes ten at most.
+    for character in text.chars().take(REASON) {
+        match character {
+            '"' | '\'' => brief.push(character),
+            _ => brief.extend(character.escape_debug()),
+        }
+    }
+    brief.chars().take(REASON).collect()
+}
+
+/// How many characters of a reason are kept.
+const REASON: usize = 1_000;

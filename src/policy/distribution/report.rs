@@ -17,12 +17,18 @@ pub struct PackageReport {
     /// The newest package, if it is not in force because it cannot be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedPackage>,
+    /// Why everything is denied, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denies: Option<String>,
     /// How long ago the bucket was seen, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_ago_ms: Option<u64>,
     /// What is wrong with the bucket, or with what it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// Why it could not keep what is in force: after a restart, an older package could be shown to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unkept: Option<String>,
 }
 
 /// Which package.

@@ -25,17 +25,26 @@ impl Desk {
     }
 
     fn open(&self) -> Result<Packages, PackagesError> {
-        let operator = OperatorConfig { kid: "op-1".into(), x: self.key.x() };
+        self.believing(&[&self.key], 1)
+    }
+
+    /// With these operators, of whom so many must sign.
+    fn believing(&self, operators: &[&OperatorKey], signatures: usize) -> Result<Packages, PackagesError> {
+        let operator = operators.iter().map(|key| OperatorConfig { kid: key.kid().to_owned(), x: key.x() }).collect();
         let config = RevocationConfig {
-            operator: vec![operator],
-            signatures: 1,
+            operator,
+            signatures,
             refuse_after_s: 15,
             serve_stale: false,
             state: None,
             nats: BusConfig::open("nats://127.0.0.1:1"),
         };
         let (prod, bank) = (Name::new("prod").unwrap(), Name::new("bank").unwrap());
-        Packages::open(&config, (&prod, &bank), self.folder.path().join("bank.policy"))
+        Packages::open(&config, (&prod, &bank), self.state())
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("bank.policy")
     }
 
     fn signed(&self, package: &Package) -> String {
@@ -63,11 +72,12 @@ fn take(packages: &Packages, text: &str) -> Result<Option<u64>, String> {
             let number = id.number;
             let loaded = load(&package, &methods());
             let is_good = loaded.is_ok();
-            packages.change(|standing| match loaded {
-                Ok(_) => (standing.active, standing.refused) = (Some(id), None),
-                Err(reason) => standing.refused = Some(RefusedPackage { id, reason }),
-            });
-            packages.keep(is_good.then_some(text)).unwrap();
+            match loaded {
+                Ok(_) => packages.is_active(id, text.as_bytes()),
+                Err(reason) => packages.change(|standing| standing.refused = Some(RefusedPackage { id, reason })),
+            }
+            // A state file that cannot be written shows in how they stand.
+            drop(packages.keep());
             if is_good { Ok(Some(number)) } else { Err("cannot be used".to_owned()) }
         }
     }
@@ -157,14 +167,145 @@ fn what_is_kept_is_verified_again_and_what_cannot_be_used_denies_everything() {
     let (set, _) = desk.open().unwrap().begin(&Methods::new()).unwrap();
     assert!(set.revision().why().unwrap().contains("cannot be used any more"));
 
-    let path = desk.folder.path().join("bank.policy");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let stranger = Desk { folder: tempfile::tempdir().unwrap(), key: OperatorKey::generate("op-1").unwrap() };
-    let forged = serde_json::json!({ "highest": 2, "package": stranger.signed(&package(2, POLICY)) }).to_string();
-    for wrong in [&text[1..], &forged, "{\"highest\":1,\"package\":null,\"more\":1}"] {
-        write_secret(&path, wrong, true).unwrap();
+    let text = std::fs::read_to_string(desk.state()).unwrap();
+    let elsewhere = desk.signed(&Package { service: Name::new("math").unwrap(), ..package(2, POLICY) });
+    let elsewhere = serde_json::json!({ "highest": 2, "package": elsewhere }).to_string();
+    let broken = serde_json::json!({ "highest": 2, "package": "{}" }).to_string();
+    for wrong in [&text[1..], &elsewhere, &broken, "{\"highest\":1,\"package\":null,\"more\":1}"] {
+        write_secret(&desk.state(), wrong, true).unwrap();
         assert!(matches!(desk.open(), Err(PackagesError::State { .. })), "{wrong}");
     }
+}
+
+/// Everything is denied from the start, and why.
+fn denies(packages: &Packages) -> String {
+    let (set, _) = packages.begin(&methods()).unwrap();
+    assert!(set.revision().why().is_some() && active(packages).is_none());
+    packages.standing().denies.unwrap()
+}
+
+#[test]
+fn a_restart_takes_what_was_in_force_whatever_became_of_the_state_file_meanwhile() {
+    let wrong = "[role.teller]\nallow = [\"bank/trasfer\"]\n";
+    for spoiled in [None, Some("{"), Some("{\"highest\":0,\"package\":null}")] {
+        let desk = Desk::new();
+        let packages = desk.open().unwrap();
+        take(&packages, &desk.signed(&package(6, POLICY))).unwrap();
+        let old = std::fs::read_to_string(desk.state()).unwrap();
+        // As if the disk were full.
+        std::fs::remove_file(desk.state()).unwrap();
+        std::fs::create_dir(desk.state()).unwrap();
+        assert_eq!(take(&packages, &desk.signed(&package(7, POLICY))), Ok(Some(7)));
+        assert!(packages.standing().unkept.is_some());
+        std::fs::remove_dir(desk.state()).unwrap();
+        write_secret(&desk.state(), spoiled.unwrap_or(&old), true).unwrap();
+        take(&packages, &desk.signed(&package(8, wrong))).unwrap_err();
+        assert_eq!(packages.standing().unkept, None);
+
+        let again = desk.open().unwrap();
+        let (set, _) = again.begin(&methods()).unwrap();
+        assert_eq!((set.revision().why(), active(&again)), (None, Some(7)));
+        assert!(take(&again, &desk.signed(&package(6, POLICY))).unwrap_err().contains("package 8 was seen"));
+    }
+}
+
+/// Whoever saw a package and knows of none that was in force must not go back to a folder.
+#[test]
+fn a_replica_that_saw_packages_and_kept_none_denies_everything() {
+    let desk = Desk::new();
+    let packages = desk.open().unwrap();
+    assert!(packages.begin(&methods()).is_none());
+    take(&packages, &desk.signed(&package(1, "[role.teller]\nallow = [\"bank/trasfer\"]\n"))).unwrap_err();
+    let packages = desk.open().unwrap();
+    assert!(denies(&packages).contains("package 1 of the policies was seen"));
+    assert_eq!(take(&packages, &desk.signed(&package(2, POLICY))), Ok(Some(2)));
+    assert_eq!(packages.standing().denies, None);
+}
+
+/// A key is replaced, or a second one is asked for, while a replica is down.
+#[test]
+fn a_kept_package_of_operators_that_no_longer_count_denies_everything_until_there_is_a_newer_one() {
+    let (second, stranger) = (OperatorKey::generate("op-2").unwrap(), OperatorKey::generate("op-1").unwrap());
+    for replaced in [true, false] {
+        let desk = Desk::new();
+        let old = desk.signed(&package(2, POLICY));
+        take(&desk.open().unwrap(), &old).unwrap();
+        let open = || {
+            let keys = if replaced { vec![&stranger, &second] } else { vec![&desk.key, &second] };
+            desk.believing(&keys, 2).unwrap()
+        };
+        let sign = |package: &Package| {
+            let first = if replaced { &stranger } else { &desk.key };
+            SignedPackage::new(package).unwrap().signed(first).signed(&second).to_text().unwrap()
+        };
+        let packages = open();
+        assert!(denies(&packages).contains("does not count any more: signed by"));
+        assert!(take(&packages, &old).unwrap_err().contains("signed by"));
+        let other = Package { at_ms: 1, ..package(2, POLICY) };
+        for older in [&package(1, POLICY), &other] {
+            assert!(take(&packages, &sign(older)).unwrap_err().contains("package 2 was seen before"));
+        }
+        // The same again at the next start, and with a refused one in between.
+        take(&packages, &sign(&package(3, "[role.teller]\nallow = [\"bank/trasfer\"]\n"))).unwrap_err();
+        let packages = open();
+        denies(&packages);
+        assert!(take(&packages, &sign(&package(2, POLICY))).is_err());
+        assert_eq!(take(&packages, &sign(&package(4, POLICY))), Ok(Some(4)));
+        let packages = open();
+        assert!(packages.begin(&methods()).unwrap().0.revision().why().is_none());
+        assert_eq!(active(&packages), Some(4));
+    }
+    // The very same package counts again once enough have signed it.
+    let desk = Desk::new();
+    take(&desk.open().unwrap(), &desk.signed(&package(2, POLICY))).unwrap();
+    let packages = desk.believing(&[&desk.key, &second], 2).unwrap();
+    denies(&packages);
+    let both = SignedPackage::new(&package(2, POLICY)).unwrap().signed(&desk.key).signed(&second).to_text().unwrap();
+    assert_eq!(take(&packages, &both), Ok(Some(2)));
+}
+
+#[test]
+fn after_a_restart_a_refused_package_is_tried_again_and_no_other_with_its_number() {
+    let desk = Desk::new();
+    let packages = desk.open().unwrap();
+    take(&packages, &desk.signed(&package(1, POLICY))).unwrap();
+    let wrong = desk.signed(&package(2, "[role.teller]\nallow = [\"bank/trasfer\"]\n"));
+    take(&packages, &wrong).unwrap_err();
+    let packages = desk.open().unwrap();
+    packages.begin(&methods()).unwrap();
+    assert!(take(&packages, &desk.signed(&package(2, POLICY))).unwrap_err().contains("package 2 was seen before"));
+    assert_eq!(take(&packages, &wrong), Err("cannot be used".to_owned()));
+    // A file that somebody has put together by hand: the package says more than the number beside it.
+    let kept = serde_json::json!({ "highest": 0, "package": desk.signed(&package(5, POLICY)) }).to_string();
+    write_secret(&desk.state(), &kept, true).unwrap();
+    assert!(take(&desk.open().unwrap(), &desk.signed(&package(4, POLICY))).unwrap_err().contains("package 5 was seen"));
+}
+
+#[test]
+fn only_operators_whose_signature_holds_are_named_as_signers() {
+    let desk = Desk::new();
+    let second = OperatorKey::generate("op-2").unwrap();
+    let packages = desk.believing(&[&desk.key, &second], 1).unwrap();
+    // Whoever can write the bucket adds names.
+    let forged = desk.signed(&package(1, POLICY)).replace(
+        "\"signatures\":[",
+        "\"signatures\":[{\"kid\":\"op-2\",\"sig\":\"x\"},{\"kid\":\"ciso\",\"sig\":\"x\"},",
+    );
+    let Offer::New(_, change) = packages.offer(forged.as_bytes()) else { panic!("{forged}") };
+    assert_eq!(change.signers, ["op-1"]);
+}
+
+/// Whoever can write the bucket chooses what an error quotes.
+#[test]
+fn what_is_wrong_with_a_package_is_said_in_one_short_line() {
+    let desk = Desk::new();
+    let long = format!("{{\"{}\":1}}", "\\u0001".repeat(MAX_PACKAGE_BYTES / 8));
+    let reason = take(&desk.open().unwrap(), &long).unwrap_err();
+    assert!(reason.chars().count() < 1_100 && !reason.chars().any(char::is_control), "{reason}");
+    let rule = "x".repeat(100_000);
+    let policy = format!("[rule.\"{rule}\"]\nallow = [\"bank/transfer\"]\neveryone = 1\n");
+    let reason = load(&package(1, &policy), &methods()).unwrap_err();
+    assert!(reason.chars().count() < 1_100, "{reason}");
 }
 
 #[test]
@@ -177,6 +318,9 @@ fn a_package_has_policy_files_and_not_too_many() {
         let files = BTreeMap::from([(name.to_owned(), String::new())]);
         let made = SignedPackage::new(&Package { files, ..package(1, "") });
         assert!(matches!(made, Err(PackageError::FileName(_))), "{name}");
+    }
+    for number in [0, 1 << 53, u64::MAX] {
+        assert_eq!(SignedPackage::new(&package(number, POLICY)), Err(PackageError::Number(number)));
     }
     let large = SignedPackage::new(&package(1, &"#".repeat(MAX_PACKAGE_BYTES))).unwrap();
     assert!(matches!(large.to_text(), Err(PackageError::TooLong(_))));

@@ -24,7 +24,7 @@ use crate::policy::stack;
 use crate::wire::ProofAlgorithm;
 
 /// A policy with its warnings, or everything that is wrong.
-type Loaded = Result<(PolicySet, Vec<Finding>), PolicyErrors>;
+pub(crate) type Loaded = Result<(PolicySet, Vec<Finding>), PolicyErrors>;
 
 /// A checked and compiled policy folder.
 ///

@@ -17,6 +17,9 @@ pub(super) fn start(shared: Arc<Shared>) -> Option<JoinHandle<()>> {
     if packages.standing().refused.is_some() {
         refused(&shared);
     }
+    if let Some(why) = shared.service.policy().revision().why() {
+        packages.denies(why);
+    }
     let endpoint = shared.service.endpoint();
     let (role, name) = (FollowerRole::Service, endpoint.service().clone());
     let id = FollowerId { role, name, instance: shared.instance.clone() };

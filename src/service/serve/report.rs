@@ -111,16 +111,27 @@ fn reloads(families: &mut Families<'_>, shared: &Shared) -> fmt::Result {
 /// How the policies stand that operators distribute.
 fn packages(families: &mut Families<'_>, shared: &Shared) -> fmt::Result {
     let Some(packages) = &shared.options.packages else { return Ok(()) };
-    let PackageStanding { active, seen, .. } = packages.standing();
+    let PackageStanding { active, problem, unkept, .. } = packages.standing();
+    let is_there = |fact: &Option<String>| f64::from(u8::from(fact.is_some()));
     families.gauge(
         "sealwire_policy_package",
         "The number of the package of policies in force; 0 before the first",
         at(active.map_or(0, |active| active.number)),
     )?;
-    families.gauges(
+    families.gauge(
+        "sealwire_policy_bucket_wrong",
+        "Whether the latest policies cannot be had from their bucket, or it holds what operators have not signed or an old package",
+        is_there(&problem),
+    )?;
+    families.gauge(
+        "sealwire_policy_package_unkept",
+        "Whether the state file of policies could not be written, so that a restart may forget the package in force",
+        is_there(&unkept),
+    )?;
+    families.gauge(
         "sealwire_policy_bucket_age_seconds",
-        "Time since the bucket of policies was seen",
-        seen.map(|seen| (NO_LABELS, seen.elapsed().as_secs_f64())),
+        "Time since the bucket of policies was seen, or since the start if it never was",
+        packages.unseen().as_secs_f64(),
     )
 }
 

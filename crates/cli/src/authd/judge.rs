@@ -113,6 +113,9 @@ impl Judge {
             let (policy, _) = opened.map_err(|errors| policies::refused(folder, &errors))?;
             let packages = config.packages().or_fail(Exit::Input)?;
             let kept = packages.as_ref().and_then(|packages| packages.begin(&policies::known_methods()));
+            if let (Some(packages), None, Some(why)) = (&packages, &kept, policy.current().revision().why()) {
+                packages.denies(why);
+            }
             let pushed = Arc::new(Mutex::new(kept.map(|(set, _)| Arc::new(set))));
             if let Some(why) = policy.current().revision().why().filter(|_| packages.is_none()) {
                 return Err(Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used: {why}", folder.display())));

@@ -1,6 +1,7 @@
 //! `sealwire policy push`: signs a folder of policies, gives it to the replicas of a service, and waits for them.
 //! Never pushes what `policy check` or `policy test` refuses, and never over what it has not read.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,12 +11,12 @@ use sealwire::{Clock as _, Name, SystemClock};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::package::latest::{Latest, keep};
+use super::package::latest::{Latest, keep, remember};
 use super::package::reports::Reports;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{read_if_there, write_public};
 use crate::output::Output;
-use crate::policies::{FOLDER, check_folder, load};
+use crate::policies::{FOLDER, known_methods, refused};
 use crate::revocation::Signing;
 use crate::revocation::desk::{Desk, failed};
 use crate::runtime::block_on;
@@ -55,11 +56,9 @@ pub(crate) struct Push {
 
 impl Push {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        check(&self.folder, out)?;
+        let files = check(&self.folder, out)?;
         let desk = Desk::open(&self.signing.config)?;
         let keys = desk.keys(&self.signing.keys)?;
-        let files = Package::files_of(&self.folder);
-        let files = files.map_err(|errors| crate::policies::refused(&self.folder, &errors))?;
         block_on(async {
             let subjects = BucketSubjects::policies(&desk.environment, &self.service, Stage::Active);
             let mut bucket = desk.connect_to(subjects).await?;
@@ -70,7 +69,7 @@ impl Push {
             if let Some(problem) = &latest.problem {
                 out.warning(problem);
             }
-            let number = latest.number().max(self.after).saturating_add(1);
+            let number = latest.next().max(self.after.saturating_add(1));
             let (package, unfinished) = match &self.sign {
                 None => {
                     let package = Package {
@@ -86,8 +85,11 @@ impl Push {
                 }
                 Some(path) => {
                     let (package, unfinished) = read_draft(path)?;
-                    let expected = (&desk.environment, &self.service, Stage::Active, number);
-                    if (&package.environment, &package.service, package.stage, package.number) != expected {
+                    let expected = (&desk.environment, &self.service, Stage::Active);
+                    if (&package.environment, &package.service, package.stage) != expected
+                        || package.number <= self.after
+                        || !latest.allows(package.number, &unfinished.digest())
+                    {
                         let failure = Failure::input(format!(
                             "`{}` is package {} of {}/{}, and the next one of {}/{} is {number}",
                             path.display(),
@@ -112,13 +114,15 @@ impl Push {
             };
             let signed = keys.iter().fold(unfinished, SignedPackage::signed);
             if let Some(path) = &self.signing.draft {
-                return draft(path, &signed, &package, &self.folder, out);
+                remember(&desk, &package, signed.digest())?;
+                return draft(path, &signed, &package, (&self.folder, &desk), out);
             }
             let verified = signed.verify(&desk.operators, (&desk.environment, &self.service), Stage::Active);
             verified.map_err(|error| {
                 let failure = Failure::of(Exit::Input, &error);
                 failure.help("give every key with `--key`, or let another operator sign: `--draft FILE`")
             })?;
+            remember(&desk, &package, signed.digest())?;
             self.put(&desk, &mut bucket, (&package, &signed), &latest, out).await
         })?
     }
@@ -142,14 +146,17 @@ impl Push {
         })?;
         keep(desk, &self.service, &text)?;
         reports.wait(bucket, &signed.digest(), began, &self.signing.waiting).await?;
-        reports.tell(out, package, signed, &self.signing.waiting)
+        reports.tell(out, package, (signed, &desk.operators), &self.signing.waiting)
     }
 }
 
-/// As `policy check` and `policy test` would, in one.
-fn check(folder: &Path, out: &Output) -> Result<(), Failure> {
-    check_folder(folder)?;
-    let set = load(folder, out)?;
+/// As `policy check` and `policy test` would, in one. These files are what is signed, whatever the folder holds by then.
+fn check(folder: &Path, out: &Output) -> Result<BTreeMap<String, String>, Failure> {
+    let (files, loaded) = Package::files_of(folder, &known_methods());
+    let (set, warnings) = loaded.map_err(|errors| refused(folder, &errors))?;
+    for finding in warnings {
+        out.note(&finding.to_string());
+    }
     if let Some(why) = set.revision().why() {
         return Err(Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be pushed: {why}", folder.display())));
     }
@@ -159,11 +166,11 @@ fn check(folder: &Path, out: &Output) -> Result<(), Failure> {
     })?;
     if expectations.is_empty() {
         out.note("there are no expected decisions (*.test.toml), so nothing was tested");
-        return Ok(());
+        return Ok(files);
     }
     let report = TestReport::run(&set, &expectations);
     if report.passed() {
-        return Ok(());
+        return Ok(files);
     }
     let message = format!("`{}` does not decide as expected: nothing was pushed", folder.display());
     Err(Failure::new(Exit::PolicyTestFailed, message).help(format!("see `sealwire policy test {}`", folder.display())))
@@ -176,10 +183,17 @@ fn read_draft(path: &Path) -> Result<(Package, SignedPackage), Failure> {
     Ok((unfinished.unverified().or_fail(Exit::Input)?, unfinished))
 }
 
-fn draft(path: &Path, signed: &SignedPackage, package: &Package, folder: &Path, out: &Output) -> Result<Exit, Failure> {
+fn draft(
+    path: &Path,
+    signed: &SignedPackage,
+    package: &Package,
+    (folder, desk): (&Path, &Desk),
+    out: &Output,
+) -> Result<Exit, Failure> {
     write_public(path, &signed.to_text().or_fail(Exit::Input)?)?;
     let (shown, revision) = (path.display().to_string(), package.revision().to_string());
-    let result = json!({ "draft": shown, "number": package.number, "revision": revision, "signers": signed.signers() });
+    let signers = signed.signers(&desk.operators);
+    let result = json!({ "draft": shown, "number": package.number, "revision": revision, "signers": signers });
     out.result(&result, || {
         format!(
             "wrote {shown}: package {} with revision {revision}; nothing is in force yet\nAnother operator: sealwire policy push {} \

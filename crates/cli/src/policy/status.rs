@@ -39,7 +39,7 @@ impl Status {
             let subjects = BucketSubjects::policies(&desk.environment, &self.service, Stage::Active);
             let mut bucket = desk.connect_to(subjects).await?;
             let latest = Latest::read(&desk, &self.service, &mut bucket).await?;
-            Ok::<_, Failure>((latest, Reports::listen(&mut bucket).await?))
+            Ok::<_, Failure>((latest, Reports::listen(&mut bucket).await?.answered()))
         })??;
         if let Some(problem) = &latest.problem {
             out.warning(problem);
@@ -49,7 +49,7 @@ impl Status {
         let package = latest.package.as_ref().map(|(package, signed)| {
             json!({
                 "number": package.number, "revision": package.revision().to_string(), "digest": digest,
-                "at_ms": package.at_ms, "signers": signed.signers(), "files": package.files.keys().collect::<Vec<_>>(),
+                "at_ms": package.at_ms, "signers": signed.signers(&desk.operators), "files": package.files.keys().collect::<Vec<_>>(),
             })
         });
         let result = json!({ "package": package, "replicas": replicas, "problem": latest.problem });
@@ -60,7 +60,7 @@ impl Status {
                     "package {} with revision {}, signed by {} {}",
                     package.number,
                     package.revision(),
-                    signed.signers().join(", "),
+                    signed.signers(&desk.operators).join(", "),
                     when::both(package.at_ms / 1_000, when::now_s())
                 ),
             };

@@ -37,7 +37,7 @@ pub(super) fn act(
         }
         let signed = next(&latest)?;
         if let Some(path) = &signing.draft {
-            return draft(path, &signed, out);
+            return draft(&desk, path, &signed, out);
         }
         enough(&desk, &signed)?;
         put(&desk, &mut bucket, (signed, latest), next, &signing.waiting, out).await
@@ -50,10 +50,10 @@ pub(super) fn sign(list: SignedList, keys: &[OperatorKey]) -> SignedList {
 }
 
 /// Writes a list that another operator is to sign, too.
-pub(super) fn draft(path: &Path, signed: &SignedList, out: &Output) -> Result<Exit, Failure> {
+pub(super) fn draft(desk: &Desk, path: &Path, signed: &SignedList, out: &Output) -> Result<Exit, Failure> {
     write_public(path, &signed.to_text().or_fail(Exit::Input)?)?;
     let shown = path.display().to_string();
-    out.result(&json!({ "draft": shown, "signers": signed.signers() }), || {
+    out.result(&json!({ "draft": shown, "signers": signed.signers(&desk.operators) }), || {
         format!(
             "wrote {shown}: nothing is in force yet\nAnother operator: sealwire revocations sign {shown} --key FILE"
         )

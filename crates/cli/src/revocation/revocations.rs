@@ -112,15 +112,12 @@ fn show(config: &std::path::Path, out: &Output) -> Result<Exit, Failure> {
         out.warning(problem);
     }
     let (lines, replicas) = reports.shown(list.number);
-    let result = json!({ "number": list.number, "signers": signed.signers(), "revoked": list.revoked, "replicas": replicas, "problem": problem });
+    let signers = signed.signers(&desk.operators);
+    let result = json!({ "number": list.number, "signers": signers, "revoked": list.revoked, "replicas": replicas, "problem": problem });
     out.result(&result, || {
         let now_s = when::now_s();
-        let head = format!(
-            "list {}, signed by {} {}",
-            list.number,
-            signed.signers().join(", "),
-            when::both(list.at_ms / 1_000, now_s)
-        );
+        let head =
+            format!("list {}, signed by {} {}", list.number, signers.join(", "), when::both(list.at_ms / 1_000, now_s));
         let entry = |entry: &Revocation| {
             let end = match entry.until {
                 Some(_) if entry.has_ended(now_s) => "ended".to_owned(),
@@ -185,7 +182,7 @@ impl Sign {
             }
             let signed = sign(unfinished, &keys);
             if let Some(path) = &self.signing.draft {
-                return draft(path, &signed, out);
+                return draft(&desk, path, &signed, out);
             }
             enough(&desk, &signed)?;
             let overtaken =

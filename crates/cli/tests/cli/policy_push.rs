@@ -94,10 +94,16 @@ async fn an_operator_pushes_policies_and_is_told_who_has_them_in_force() {
     assert!(ran.stderr.contains("has no effect"), "{ran:?}");
     assert_eq!(ann.add().await, sum());
     // The operator's copy and the bucket are lost.
-    std::fs::remove_file(shell.path("policies.site.json")).unwrap();
+    for lost in ["policies.site.json", "policies.site.number.json"] {
+        std::fs::remove_file(shell.path(lost)).unwrap();
+    }
     client.publish("$KV.SEALWIREPOLICY_test.site.active", "{}".into()).await.unwrap();
     settle(&client).await;
     push("policy push closed --wait 5s").fails_with(23, "package 5 was seen before");
+    let deadline = std::time::Instant::now() + SOON;
+    while !run("policy status --service site").ok().stdout.contains("  NOT IN FORCE: it has package 5 (") {
+        assert!(std::time::Instant::now() < deadline, "{:?}", run("policy status --service site"));
+    }
     assert_eq!(ann.add().await, sum());
     push("policy push closed --after 5 --expect site=1 --wait 20s").ok().says("package 6 ");
     assert!(matches!(ann.add().await, Answer::Signed(_)));
@@ -127,5 +133,20 @@ async fn one_operator_of_two_pushes_nothing_alone() {
     push("--key op-1.json --sign draft.json").fails(30, &["signed by 1"]);
     push("--key op-2.json --sign draft.json").ok().says("nobody reports");
     push("--key op-2.json --sign draft.json").fails(30, &["the next one of test/site is 2"]);
-    push("--key op-1.json --key op-2.json").ok().says("package 2 ");
+    let told = push("--json --key op-1.json --key op-2.json").ok().json();
+    assert_eq!(
+        [&told["number"], &told["complete"], &told["signers"]],
+        [&json!(2), &json!(false), &json!(["op-1", "op-2"])]
+    );
+    // Nobody ever signs two packages with one number.
+    push("--key op-1.json --draft draft.json").ok().says("package 3 ");
+    push("other --key op-1.json --draft other.json").ok().says("package 4 ");
+    push("--key op-2.json --sign draft.json").fails(30, &["the next one of test/site is 5"]);
+    push("other --key op-2.json --sign other.json").ok().says("package 4 ");
+    push("--key op-1.json --key op-2.json --after 9007199254740991").fails(30, &["has a number from 1 to"]);
+    // An operator's key is replaced, and numbers go on.
+    let three = key(&shell, "op-3");
+    shell.write("revocation.toml", &desk(&format!("{two}, {three}"), 2, &server.url()));
+    let ran = push("--key op-2.json --key op-3.json").ok().says("package 5 ");
+    assert!(ran.stderr.contains("holds package 4, which does not count any more"), "{ran:?}");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sealwire::Name;
-use sealwire::internal::auth::{Bucket, FollowerId, FollowerRole};
+use sealwire::internal::auth::{Bucket, FollowerId, FollowerRole, Operators};
 use sealwire::internal::nats::Message;
 use sealwire::internal::policy::{Package, PackageReport, RefusedPackage, SignedPackage};
 use serde::Serialize;
@@ -29,7 +29,7 @@ struct Reported {
     /// After how many milliseconds the package was in force there, by the operator's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     after_ms: Option<u64>,
-    /// Whether it has said anything since the package was written.
+    /// Whether it has said anything since the package was written, or since it was asked.
     answered: bool,
 }
 
@@ -52,6 +52,12 @@ impl Reports {
             reports.take(bucket, &message, None);
         }
         Ok(reports)
+    }
+
+    /// Those who have just answered, and were asked for no more than that.
+    pub(in crate::policy) fn answered(mut self) -> Self {
+        self.0.values_mut().for_each(|reported| reported.answered = true);
+        self
     }
 
     /// Waits until everybody known has decided about the package of this digest, or for too long.
@@ -120,7 +126,7 @@ impl Reports {
         &self,
         out: &Output,
         package: &Package,
-        signed: &SignedPackage,
+        (signed, operators): (&SignedPackage, &Operators),
         waiting: &Waiting,
     ) -> Result<Exit, Failure> {
         let digest = signed.digest();
@@ -138,7 +144,7 @@ impl Reports {
         let (number, revision) = (package.number, package.revision().to_string());
         let (lines, replicas) = self.shown(&digest);
         let result = json!({
-            "number": number, "revision": revision, "digest": digest, "signers": signed.signers(), "complete": complete,
+            "number": number, "revision": revision, "digest": digest, "signers": signed.signers(operators), "complete": complete && !self.0.is_empty(),
             "replicas": replicas, "missing": lacking,
         });
         out.tell(&result, || {
@@ -188,11 +194,12 @@ fn refusal<'r>(report: &'r PackageReport, digest: &str) -> Option<&'r RefusedPac
 
 impl Reported {
     fn line(&self, digest: &str) -> String {
-        let PackageReport { id, active, problem, .. } = &self.report;
+        let PackageReport { id, active, denies, problem, unkept, .. } = &self.report;
         let (who, instance) = (who(id.role, &id.name), &id.instance);
-        let has = match active {
-            Some(active) => format!("package {} ({})", active.number, clean(&active.revision)),
-            None => "the policies of its folder".to_owned(),
+        let has = match (active, denies) {
+            (Some(active), _) => format!("package {} ({})", active.number, clean(&active.revision)),
+            (None, Some(why)) => format!("nothing, and denies everything: {}", clean(why)),
+            (None, None) => "the policies of its folder".to_owned(),
         };
         let state = match (self.after_ms, refusal(&self.report, digest)) {
             (_, Some(refused)) => format!("CANNOT USE IT, and goes on with {has}: {}", clean(&refused.reason)),
@@ -201,7 +208,9 @@ impl Reported {
             (None, None) if self.answered => format!("NOT IN FORCE: it has {has}"),
             (None, None) => format!("DID NOT ANSWER: it had {has}"),
         };
-        let problem = problem.iter().map(|problem| format!(", {}", clean(problem))).collect::<String>();
+        let unkept = unkept.as_ref().map(|unkept| format!("NOT KEPT for its next start: {unkept}"));
+        let problems = problem.iter().chain(&unkept);
+        let problem = problems.map(|problem| format!(", {}", clean(problem))).collect::<String>();
         format!("{who} {instance}  {state}{problem}")
     }
 }
