@@ -874,6 +874,13 @@ impl Inner {
     /// The last steps before a call runs: it is charged to its budgets, and its approval, if it needs one, is used up. A call that does not
     /// run after the first of them stays charged.
     async fn begin(&self, runnable: Runnable, message: &Message, policy: &PolicySet) -> Result<Begun, Refusal> {
+        match Budgets::begin_free(runnable, policy) {
+            Ok(begun) => Ok(begun),
+            Err(runnable) => Box::pin(self.begin_charged(*runnable, message, policy)).await,
+        }
+    }
+
+    async fn begin_charged(&self, runnable: Runnable, message: &Message, policy: &PolicySet) -> Result<Begun, Refusal> {
         if let Runnable::Withheld(withheld) = &runnable {
             self.may_start(withheld.call())?;
         }

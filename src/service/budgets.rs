@@ -250,6 +250,20 @@ impl Budgets {
         lock(&self.counts).known.len()
     }
 
+    /// A call that belongs to no budget and needs no approval runs now. The others are boxed: few calls need more, and it would enlarge the
+    /// future of each.
+    ///
+    /// # Errors
+    /// The call, which is to be charged.
+    pub(super) fn begin_free(runnable: Runnable, policy: &PolicySet) -> Result<Begun, Box<Runnable>> {
+        match runnable {
+            Runnable::Permitted(permitted) if !policy.has_budgets(permitted.call().method()) => {
+                Ok(Begun { permitted, at_once: true })
+            }
+            runnable => Err(Box::new(runnable)),
+        }
+    }
+
     /// Charges a call to all budgets that it belongs to.
     ///
     /// # Errors
@@ -264,7 +278,7 @@ impl Budgets {
         clock: &Arc<dyn Clock>,
         counters: &Counters,
     ) -> Result<Charged, Uncharged> {
-        if policy.budgets_of(runnable.call().method()).next().is_none() {
+        if !policy.has_budgets(runnable.call().method()) {
             return Ok(Charged { runnable, at_once: true });
         }
         let in_force = InForce { verifier, clock };

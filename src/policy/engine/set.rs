@@ -205,6 +205,12 @@ impl PolicySet {
         self.checked.budgets.values()
     }
 
+    /// Whether calls of this method are charged to any budget.
+    pub(crate) fn has_budgets(&self, method: &str) -> bool {
+        // Most policies have none, and every call asks.
+        !self.budgets_by_method.is_empty() && self.budgets_by_method.contains_key(method)
+    }
+
     /// The budgets that calls of this method are charged to, if they are of the budgets' callers.
     pub fn budgets_of(&self, method: &str) -> impl Iterator<Item = &Budget> {
         charges::budgets_of(&self.checked, &self.budgets_by_method, method)
