@@ -172,8 +172,8 @@ pub struct TokensConfig {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PolicyConfig {
-    /// The folder of policy files. Read again when something in it changes. With `source = "bucket"`, it decides only until there is a
-    /// package, and an empty one denies everything until then.
+    /// The folder of policy files. Read again when something in it changes. With `source = "bucket"`, it is read once and decides only until
+    /// there is a package, and an empty one denies everything until then.
     pub folder: PathBuf,
     /// Where policies come from: the folder, or what operators push to the bucket of `[revocation]` (docs/policy-push.md).
     #[serde(default)]
