@@ -205,6 +205,7 @@ async fn shown(replicas: &Replicas) -> Option<(String, String)> {
     let desk = &replicas.desks[0];
     let trudy = approver(desk, "trudy");
     let listed = ask(desk, &trudy, "rpc.approvals", "{}").await;
-    let id = listed["result"]["approvals"][0]["id"].as_str()?.to_owned();
+    let listed = listed["result"]["approvals"].as_array().unwrap_or_else(|| panic!("{listed}"));
+    let id = listed.first()?["id"].as_str().unwrap().to_owned();
     Some((text(desk, &trudy, &id).await, id))
 }

@@ -11,7 +11,8 @@ use futures_util::future::{BoxFuture, join_all};
 use sealwire::internal::auth::{
     Claimed, LocalOutcomes, OutcomeKey, OutcomeStore, OutcomeStoreError, TokenRules, TokenVerifier,
 };
-use sealwire::{Ctx, RpcError};
+use sealwire::serve::QuotaLimits;
+use sealwire::{Ctx, RpcError, ServiceLimits};
 use sealwire_testkit::admits::Admits;
 use sealwire_testkit::desk::{Setup, call};
 use serde_json::{Value, json};
@@ -271,7 +272,10 @@ fn replica(store: &Arc<Store>, runs: &Arc<AtomicUsize>, policy: &'static str, fi
     let guard = Some(Admits::over(Arc::clone(store) as Arc<dyn OutcomeStore>));
     let keys = first.map(|first| first.issuer.key_set().unwrap());
     let tokens = keys.map(|keys| TokenVerifier::new(TokenRules::new("test/desk"), keys));
-    let desk = desk_with(router, Setup { policy, guard, tokens, ..Setup::default() });
+    // Listing is charged as many calls, and a quick machine lists a hundred times within a second.
+    let quota = QuotaLimits { per_second: 1_000_000, burst: 1_000_000, ..QuotaLimits::default() };
+    let limits = ServiceLimits { quota, ..ServiceLimits::default() };
+    let desk = desk_with(router, Setup { policy, guard, tokens, limits, ..Setup::default() });
     if let Some(first) = first {
         desk.clock.set_ms(first.clock.now_ms());
     }
