@@ -196,7 +196,7 @@ fn the_demo_shows_what_readme_shows_of_it() {
     // `.ci/run` runs the example that this stands for; it prints what the command prints.
     assert!(typed.lines[0].starts_with("cargo demo "), "{typed:?}");
     let alias = std::fs::read_to_string(root().join(".cargo/config.toml")).unwrap();
-    assert!(alias.contains("demo = \"run --locked --package sealwire-lab --example demo\""));
+    assert!(alias.contains("demo = \"run --locked --profile demo --package sealwire-lab --example demo\""));
     let folder = tempfile::tempdir().unwrap();
     let server = sealwire_testkit::found().path.clone();
     let demo = shell("sealwire demo", folder.path()).env("SEALWIRE_NATS_SERVER", server).output().unwrap();
