@@ -887,13 +887,10 @@ impl Inner {
         let charged = self.budgets.charge(runnable, policy, &self.verifier, &self.clock, &self.counters).await;
         let charged = charged.map_err(Refusal::Budget)?;
         // Charging may have taken a while, and so may using up the approval.
-        if !charged.at_once {
-            self.may_start(charged.call())?;
-        }
+        self.may_start(charged.call())?;
         let begun = charged.begin(self.approvals.as_ref(), &self.verifier, &*self.clock).await;
         let begun = begun.map_err(|unapproved| unapproved.map_or(Refusal::Denied, Refusal::Approval))?;
-        let is_late = !begun.at_once && self.clock.now_ms() >= message.start_before_ms;
-        if is_late { Err(Refusal::Deadline) } else { Ok(begun) }
+        if self.clock.now_ms() >= message.start_before_ms { Err(Refusal::Deadline) } else { Ok(begun) }
     }
 
     /// The ticket to run a method once for its key, or the answer if it does not run.

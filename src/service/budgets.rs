@@ -58,16 +58,12 @@ impl Runnable {
 #[derive(Debug)]
 pub(super) struct Charged {
     runnable: Runnable,
-    /// It is for no budget, so that took no time.
-    pub(super) at_once: bool,
 }
 
-/// A call that runs now. There is no other way to one than [`Charged::begin`].
+/// A call that runs now. There is no other way to one than [`Budgets::begin_free`] and [`Charged::begin`].
 #[derive(Debug)]
 pub(super) struct Begun {
     permitted: Permitted,
-    /// It waited for nothing.
-    pub(super) at_once: bool,
 }
 
 impl Begun {
@@ -95,14 +91,13 @@ impl Charged {
         verifier: &Verifier,
         clock: &dyn Clock,
     ) -> Result<Begun, Option<Unapproved>> {
-        let Self { runnable, at_once } = self;
-        match (runnable, approvals) {
-            (Runnable::Permitted(permitted), _) => Ok(Begun { permitted, at_once }),
+        match (self.runnable, approvals) {
+            (Runnable::Permitted(permitted), _) => Ok(Begun { permitted }),
             (Runnable::Withheld(_), None) => Err(None),
             (Runnable::Withheld(withheld), Some(approvals)) => {
                 // Boxed, since few calls need it.
                 let permitted = Box::pin(withheld.begin(approvals, verifier, clock.now_s())).await.map_err(Some)?;
-                Ok(Begun { permitted, at_once: false })
+                Ok(Begun { permitted })
             }
         }
     }
@@ -257,9 +252,7 @@ impl Budgets {
     /// The call, which is to be charged.
     pub(super) fn begin_free(runnable: Runnable, policy: &PolicySet) -> Result<Begun, Box<Runnable>> {
         match runnable {
-            Runnable::Permitted(permitted) if !policy.has_budgets(permitted.call().method()) => {
-                Ok(Begun { permitted, at_once: true })
-            }
+            Runnable::Permitted(permitted) if !policy.has_budgets(permitted.call().method()) => Ok(Begun { permitted }),
             runnable => Err(Box::new(runnable)),
         }
     }
@@ -279,7 +272,7 @@ impl Budgets {
         counters: &Counters,
     ) -> Result<Charged, Uncharged> {
         if !policy.has_budgets(runnable.call().method()) {
-            return Ok(Charged { runnable, at_once: true });
+            return Ok(Charged { runnable });
         }
         let in_force = InForce { verifier, clock };
         // Boxed, since few calls need it.
@@ -296,7 +289,7 @@ impl Budgets {
             }
         });
         charged.await?;
-        Ok(Charged { runnable, at_once: false })
+        Ok(Charged { runnable })
     }
 
     async fn charge_all(
