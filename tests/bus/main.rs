@@ -4,6 +4,7 @@
 
 mod at_most_once;
 mod attachments;
+mod bucket_accounts;
 mod client;
 mod guard;
 mod idempotency;

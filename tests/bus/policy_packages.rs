@@ -12,6 +12,8 @@ use sealwire::{BusConfig, Clock as _, Name, SystemClock};
 use sealwire_testkit::site::{Answer, POLICY, Site, methods, sum};
 use sealwire_testkit::{NatsServer, SOON, settle, within};
 
+use crate::bucket_accounts;
+
 /// No rule lets anybody call.
 const NOTHING: &str = "[role.worker]\ndescription = \"nothing yet\"\n";
 /// Not a method of the service.
@@ -265,17 +267,8 @@ async fn before_the_first_package_an_empty_folder_denies_everything() {
 /// At a broker with the accounts of docs/revocation.md, a service's login at the bucket is stolen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stolen_login_of_a_service_cannot_push_policies() {
-    let page = std::fs::read_to_string(sealwire_testkit::root().join("docs/revocation.md")).unwrap();
-    let accounts = page.split("```conf\n").nth(1).unwrap().split("```").next().unwrap();
-    let accounts = accounts.replace("prod", "test").replace("math", "site").replace("…", "secret");
-    let accounts = accounts.replacen('{', "{ AGENTS { users: [{ user: all, password: all }] }", 1);
-    let server = NatsServer::start_with(&format!("{accounts}\nno_auth_user: all\n")).await;
-    let login = |name: &str| BusConfig {
-        user: Some(name.into()),
-        password: Some("secret".to_owned().into()),
-        ..BusConfig::open(&server.url())
-    };
-    let mut operator = Operator::new(&login("operator")).await;
+    let server = bucket_accounts::start().await;
+    let mut operator = Operator::new(&bucket_accounts::login(&server, "operator")).await;
     let site = Site::new(&server.url());
     follow(&site, &operator.section(&server.url(), "user = \"site\"\npassword = \"secret\"\n"));
     std::fs::set_permissions(site.path("sealwire.toml"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();

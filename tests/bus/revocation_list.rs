@@ -17,6 +17,8 @@ use sealwire::{
 use sealwire_testkit::site::{Answer, Served, Site, agent_key, methods, sum};
 use sealwire_testkit::{NatsServer, SOON, within};
 
+use crate::bucket_accounts;
+
 /// For how many seconds a replica goes on without having seen the list, where it is not the test's matter: longer than any machine
 /// stands still.
 const UNSEEN_S: u64 = 60;
@@ -301,17 +303,8 @@ async fn a_replica_that_cannot_see_the_bucket_refuses_and_recovers() {
 /// At a broker with the accounts of docs/revocation.md, a service's login at the bucket is stolen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stolen_login_of_a_service_cannot_write_the_bucket() {
-    let page = std::fs::read_to_string(sealwire_testkit::root().join("docs/revocation.md")).unwrap();
-    let accounts = page.split("```conf\n").nth(1).unwrap().split("```").next().unwrap();
-    let accounts = accounts.replace("prod", "test").replace("math", "site").replace("…", "secret");
-    let accounts = accounts.replacen('{', "{ AGENTS { users: [{ user: all, password: all }] }", 1);
-    let server = NatsServer::start_with(&format!("{accounts}\nno_auth_user: all\n")).await;
-    let login = |name: &str| BusConfig {
-        user: Some(name.into()),
-        password: Some("secret".to_owned().into()),
-        ..BusConfig::open(&server.url())
-    };
-    let mut operator = Operator::new(&login("operator")).await;
+    let server = bucket_accounts::start().await;
+    let mut operator = Operator::new(&bucket_accounts::login(&server, "operator")).await;
     let site = Site::new(&server.url());
     site.write_config(&operator.section(&server.url(), UNSEEN_S, "user = \"site\"\npassword = \"secret\"\n"));
     std::fs::set_permissions(site.path("sealwire.toml"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
