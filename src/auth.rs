@@ -52,9 +52,9 @@ pub use token::{
     KeySet, KeySetError, KeySource, KeySourceState, KeySourceStatus, LeftOut, Pattern, PatternError, RoleFormat,
     RoleRules, Symmetric, TokenExchange, TokenId, TokenIssuer, TokenRules, TokenType, TokenVerifier,
 };
-pub use token::{HeaderMember, JsonFault, TokenAlgorithm, TokenError, Untrusted, decode_untrusted};
 #[cfg(feature = "service")]
-pub(crate) use token::{is_identifier, is_proof_key_id};
+pub(crate) use token::{DENIED_FOR_S, is_identifier, is_proof_key_id};
+pub use token::{HeaderMember, JsonFault, TokenAlgorithm, TokenError, Untrusted, decode_untrusted};
 #[cfg(feature = "service")]
 pub use verifier::{AuthError, Authentic, RejectedMessage, ServiceKeyMissing, Staleness, Verified, Verifier};
 #[cfg(feature = "service")]

@@ -42,6 +42,8 @@ pub use algorithm::TokenAlgorithm;
 #[cfg(feature = "service")]
 pub(crate) use claims::{is_identifier, is_proof_key_id};
 #[cfg(feature = "service")]
+pub(crate) use denylist::DENIED_FOR_S;
+#[cfg(feature = "service")]
 pub use denylist::{Denylist, DenylistError};
 #[cfg(feature = "service")]
 pub use dpop::{DpopError, DpopProof};

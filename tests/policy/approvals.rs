@@ -290,6 +290,18 @@ fn doubtful_approvals_are_told() {
     );
     let rule = "[approval.x]\nfrom = [\"r\"]\n[rule.y]\neveryone = true\ndeny = [\"m/a\"]\nunless_approved = \"x\"\n";
     assert_eq!(found(&format!("{base}{rule}")), Vec::<String>::new());
+    // One token is good for as long as its approval is; the first of two may have ended long before.
+    let (two, many) = ("count = 2\nwithin = \"1h\"\n", "[agent.b]\nroles = [\"r\"]\n");
+    let long = rule.replace("[rule.y]", &format!("{two}[rule.y]"));
+    assert_eq!(
+        found(&format!("{base}{many}{long}")),
+        [
+            "a.toml:9: warning: the call may run 65m after the first of 2 approvals `x`, and one whose token ended more than an hour before does not count; make `within` and `valid` an hour together at most"
+        ]
+    );
+    for fine in [long.replace("count = 2", "count = 1"), long.replace("1h", "55m")] {
+        assert_eq!(found(&format!("{base}{many}{fine}")), Vec::<String>::new());
+    }
     let shadow = found(&format!("{base}{rule}mode = \"shadow\"\n"));
     assert_finding(
         &shadow,

@@ -188,7 +188,7 @@ impl Denylist {
 }
 
 /// How long a token stays on the list after its end, in seconds.
-pub(super) const DENIED_FOR_S: u64 = 3_600;
+pub(crate) const DENIED_FOR_S: u64 = 3_600;
 
 /// The file as written. A list that is left out is empty; a misspelt one is an unknown member, and so an error.
 #[derive(Default, Deserialize, Setting)]

@@ -7,10 +7,11 @@ use super::checked::CheckedPolicy;
 use super::table::Table;
 use super::toml_file::description;
 use super::when;
+use crate::auth::DENIED_FOR_S;
 use crate::name::is_name;
 use crate::policy::model::{
     APPROVE, Approval, Declarations, Effect, Involved, Located, Mode, ParamType, Pattern, PrincipalKind, Report,
-    RoleSource, Rule, described, shown,
+    RoleSource, Rule, described, shown, spelled,
 };
 
 /// A call may need several approvals, and each has to be looked at by people.
@@ -180,6 +181,7 @@ pub(crate) fn check(checked: &CheckedPolicy, report: &Report) {
             report.warning(&approval.at, message, help);
         }
         possible(approval, checked, report);
+        lasting(approval, report);
     }
     let approves = |rule: &Rule| {
         let enforced = rule.effect == Effect::Allow && rule.mode == Mode::Enforce;
@@ -256,6 +258,20 @@ pub(crate) fn deciders<'a>(approval: &'a Approval, checked: &'a CheckedPolicy) -
     agents.sort_unstable();
     let from_files = |role: &&str| known.get(*role).is_some_and(|role| role.source == RoleSource::Files);
     Deciders { agents, token_roles: holding.iter().filter(|role| !from_files(role)).copied().collect() }
+}
+
+/// Whether the first of several approvals surely still counts when the call runs.
+fn lasting(approval: &Approval, report: &Report) {
+    let longest_s = approval.within_s + approval.valid_s;
+    if approval.count > 1 && longest_s > DENIED_FOR_S {
+        let message = format!(
+            "the call may run {} after the first of {} approvals `{}`, and one whose token ended more than an hour before does not count",
+            spelled(longest_s),
+            approval.count,
+            shown(approval.name())
+        );
+        report.warning(&approval.at, message, "make `within` and `valid` an hour together at most");
+    }
 }
 
 /// Whether enough agents can hold one of its roles. A warning: a policy that stays in force because this one is refused would let those

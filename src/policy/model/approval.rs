@@ -126,7 +126,7 @@ impl fmt::Display for Approval {
 }
 
 /// In the largest unit in which it is a whole number.
-fn spelled(seconds: u64) -> String {
+pub(crate) fn spelled(seconds: u64) -> String {
     let units = [("h", 3600), ("m", 60)];
     let (unit, length) = units.into_iter().find(|(_, of)| seconds.is_multiple_of(*of)).unwrap_or(("s", 1));
     format!("{}{unit}", seconds / length)
