@@ -238,6 +238,34 @@ async fn what_is_posted_is_signed_byte_for_byte() {
     stage.end().await;
 }
 
+/// What a call waits for comes as the service has signed it: a program waits for `retry_after_ms`, no header says it again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_for_people_is_told_so_whole() {
+    let stage = Stage::run(crate::gateway::POLICY, "", &["serve", "demo"]).await;
+    let gateway = Gateway::start(&stage.shell, FAST, "").await;
+    let mut wire = gateway.wire().await;
+    let transfer = |id: u32| {
+        let params = json!({ "to": "carol", "amount": 5 });
+        json!({ "jsonrpc": "2.0", "id": id, "method": "bank/transfer", "params": params }).to_string()
+    };
+    let answer = wire.post(&transfer(7)).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (200, None), "{answer:?}");
+    let waits = answer.json();
+    assert_eq!((&waits["id"], &waits["error"]["code"]), (&json!(7), &json!(-32018)), "{waits}");
+    let data = &waits["error"]["data"];
+    let needs = json!([{ "approval": "treasurer", "roles": ["treasurer"], "count": 1, "have": 0 }]);
+    assert_eq!((&data["state"], &data["needs"]), (&json!("pending"), &needs), "{waits}");
+    let id = data["approval"].as_str().unwrap();
+    assert!(id.starts_with("planner.") && data["deadline"].is_u64() && data["retry_after_ms"].is_u64(), "{waits}");
+    assert_eq!(data.as_object().unwrap().len(), 5, "{waits}");
+    // In a batch, beside what ran.
+    let text = format!("[{},{}]", transfer(8), r#"{"jsonrpc":"2.0","id":9,"method":"math/add","params":[1,2]}"#);
+    let answers = wire.post(&text).await.json();
+    assert_eq!((&answers[0]["error"]["data"], &answers[1]["result"]), (data, &json!(3)), "{answers}");
+    assert_eq!(gateway.stop().await.0, Some(0));
+    stage.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
     let stage = demo().await;
