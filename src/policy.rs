@@ -40,8 +40,8 @@ pub use distribution::{
     Packages, PackagesError, RefusedPackage, SignedPackage,
 };
 pub use engine::{
-    ApprovalRecord, Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow,
-    ShadowRecord, Verdict,
+    ApprovalRecord, Decision, DecisionRecord, GivenRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload,
+    Shadow, ShadowRecord, Verdict,
 };
 pub(crate) use engine::{Charge, narrow};
 pub use explain::{ConditionExplanation, Explanation, Outcome, PrincipalExplanation, RuleExplanation};

@@ -842,8 +842,7 @@ impl Inner {
         let Some(asked) = asked else { return (Authorized::Denied(Some(Refusal::Deadline)), decision, None) };
         match asked {
             Ok(ticket) => {
-                let (id, approvers) = (Some(ticket.id()), ticket.approvers().to_vec());
-                let record = ApprovalRecord { id, state: "approved".to_owned(), approvers };
+                let record = ticket.record();
                 let (authorized, decision) = policy.authorize_approved(call, ticket, self.clock.now_ms());
                 let authorized = match authorized {
                     Ok(withheld) => Authorized::Runnable(Runnable::Withheld(withheld)),
@@ -853,7 +852,7 @@ impl Inner {
             }
             Err(unapproved) => {
                 let (id, state) = (unapproved.id().map(str::to_owned), unapproved.label().to_owned());
-                let record = ApprovalRecord { id, state, approvers: Vec::new() };
+                let record = ApprovalRecord { id, asked_at: unapproved.asked_at(), state, given: Vec::new() };
                 (Authorized::Denied(Some(Refusal::Approval(unapproved))), decision, Some(record))
             }
         }

@@ -29,7 +29,7 @@ pub use decision::{Decision, Question, Reason, Shadow, Verdict};
 pub(crate) use method::{CallFacts, MethodPolicies};
 pub(crate) use principal::{Principal, principals};
 pub use reach::Reach;
-pub use record::{ApprovalRecord, DecisionRecord, ShadowRecord};
+pub use record::{ApprovalRecord, DecisionRecord, GivenRecord, ShadowRecord};
 pub(crate) use set::Loaded;
 pub use set::PolicySet;
 pub use store::{PolicyStore, Reload};

@@ -30,7 +30,7 @@ use crate::auth::{Caller, Claimed, Evidence, OutcomeKey, OutcomeStore, OutcomeSt
 use crate::jose::b64;
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
-use crate::policy::{Approval, Param, PolicySet, Question, RuleId};
+use crate::policy::{Approval, ApprovalRecord, GivenRecord, Param, PolicySet, Question, RuleId};
 use crate::rpc::Params;
 use crate::wire::{Endpoint, HmacKey, Nonce, ServiceKey};
 
@@ -76,8 +76,8 @@ pub(super) struct Ticket {
     entry: Entry,
     /// The approvals that were given.
     names: Vec<String>,
-    /// The agents whose approvals count.
-    approvers: Vec<String>,
+    /// The approvals that count.
+    given: Vec<GivenRecord>,
     /// Seconds since the Unix epoch.
     until: u64,
     /// For how long the same call is then told that it has run.
@@ -91,13 +91,10 @@ impl Ticket {
         &self.names
     }
 
-    pub(super) fn id(&self) -> String {
-        id(&self.key)
-    }
-
-    /// The agents whose approvals count.
-    pub(super) fn approvers(&self) -> &[String] {
-        &self.approvers
+    /// What the record says of it.
+    pub(super) fn record(&self) -> ApprovalRecord {
+        let (id, asked_at) = (Some(id(&self.key)), Some(self.entry.asked_at));
+        ApprovalRecord { id, asked_at, state: "approved".to_owned(), given: self.given.clone() }
     }
 }
 
@@ -241,10 +238,14 @@ impl Approvals {
         let judged = standing_of(&entry, in_force, entry.given.iter().filter(holds));
         match judged.0 {
             Standing::Approved { until } => {
-                let approvers = judged.2.iter().map(|vote| vote.agent.to_owned()).collect();
+                let given = |vote: &Vote<'_>| {
+                    let (agent, approval) = (vote.agent.to_owned(), vote.approval.to_owned());
+                    GivenRecord { agent, approval, at: vote.at }
+                };
+                let given = judged.2.iter().map(given).collect();
                 let (within_s, void_at) = (longest(&entry, in_force).0, void_at(&entry, in_force));
                 let (key, names) = (key.clone(), needs.to_vec());
-                Ok(Ok(Ticket { key, revision, entry, names, approvers, until, within_s, void_at }))
+                Ok(Ok(Ticket { key, revision, entry, names, given, until, within_s, void_at }))
             }
             // Not written anywhere: another replica may have keys that this one does not have yet.
             Standing::Pending { .. } | Standing::Expired => Err(pending(key, &entry, in_force, &judged)),
@@ -464,6 +465,7 @@ fn pending(key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>, (standing, ha
         needs: needed(entry, in_force, have),
         deadline: deadline(*standing, entry),
         retry_after_ms: RETRY_AFTER_MS,
+        asked_at: entry.asked_at,
     })
 }
 

@@ -1,6 +1,7 @@
 //! `sealwire records`: who called which method, with what outcome (docs/records.md).
 //! Never writes to a record.
 
+mod approvers;
 mod calls;
 mod check;
 mod filter;

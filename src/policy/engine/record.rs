@@ -115,12 +115,26 @@ pub struct ApprovalRecord {
     /// The request's id, once it was found or made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// When it was made, in seconds since the Unix epoch, if it waits or is approved: the same call may wait again later, under the same id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_at: Option<u64>,
     /// `approved`: the call may run, once. Otherwise why it may not: `approval_pending`, `approval_denied`, `approval_consumed`,
     /// `approval_too_large` or `approval_store`.
     pub state: String,
-    /// The agents whose approvals counted.
+    /// The approvals that counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub approvers: Vec<String>,
+    pub given: Vec<GivenRecord>,
+}
+
+/// An approval that counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenRecord {
+    /// Who gave it.
+    pub agent: String,
+    /// Its name in the policy.
+    pub approval: String,
+    /// When it was signed, in seconds since the Unix epoch.
+    pub at: u64,
 }
 
 /// What one rule in shadow mode would have done.

@@ -49,6 +49,9 @@ pub struct Pending {
     pub deadline: u64,
     /// When it may be worth calling again.
     pub retry_after_ms: u64,
+    /// When it was made, for the record.
+    #[serde(skip)]
+    pub asked_at: u64,
 }
 
 /// An approval that a call needs.
@@ -75,6 +78,12 @@ impl Unapproved {
             Self::TooLarge => "approval_too_large",
             Self::Store(_) => "approval_store",
         }
+    }
+
+    /// When the request was made, if it waits.
+    #[must_use]
+    pub fn asked_at(&self) -> Option<u64> {
+        if let Self::Pending(pending) = self { Some(pending.asked_at) } else { None }
     }
 
     /// The request, if there is one.

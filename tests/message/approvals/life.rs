@@ -392,7 +392,15 @@ async fn the_record_names_those_whose_approvals_counted_and_nobody_else() {
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let ran: Vec<_> = lines.filter(|line| line["approval"]["state"] == "approved").collect();
         assert_eq!(ran.len(), 1, "{ran:?}");
-        assert_eq!(ran[0]["approval"]["approvers"], json!(expected));
+        let given: Vec<_> =
+            ran[0]["approval"]["given"].as_array().unwrap().iter().map(|given| given["agent"].clone()).collect();
+        assert_eq!(given, expected);
+        assert_eq!(
+            (&ran[0]["approval"]["id"], &ran[0]["approval"]["given"][0]["approval"]),
+            (&json!(id), &json!("two-treasurers"))
+        );
+        let now = json!(desk.clock.now_s());
+        assert_eq!((&ran[0]["approval"]["asked_at"], &ran[0]["approval"]["given"][0]["at"]), (&now, &now));
     }
 }
 

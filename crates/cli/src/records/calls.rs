@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use sealwire::DecisionRecord;
 use sealwire::decide::Verdict;
+use sealwire::internal::policy::ApprovalRecord;
 use sealwire::internal::record::{Head, Kind, read_head};
 use sealwire::serve::OutcomeRecord;
 use serde::Serialize;
@@ -34,6 +35,9 @@ pub(super) struct Call {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rule: Option<String>,
     pub(super) revision: String,
+    /// The request for approval that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) approval: Option<ApprovalRecord>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) trace: Option<String>,
     /// `ok`, `error`, by what else it ended, or `unknown` if the record has no outcome.
@@ -159,6 +163,7 @@ fn call(head: &Head, record: DecisionRecord) -> Call {
         reason: record.reason,
         rule: record.rule,
         revision: record.revision,
+        approval: record.approval,
         trace: record.trace,
         outcome: "unknown".to_owned(),
         code: None,

@@ -1,4 +1,4 @@
-//! `sealwire records report`: who used what, what was denied, and which permissions nobody used.
+//! `sealwire records report`: who used what, what was denied, who approved, and which permissions nobody used.
 //! Never says that a permission is not needed: only that this record shows no use of it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +10,7 @@ use sealwire::decide::Verdict;
 use sealwire::internal::policy::{Access, CallerGroup};
 use serde::Serialize;
 
+use super::approvers::{Approver, Decisions};
 use super::calls::{Call, Calls, read};
 use super::filter::Filter;
 use super::reader::{FOLDER, Reader};
@@ -18,7 +19,7 @@ use crate::output::Output;
 use crate::policies::load;
 use crate::when;
 
-/// Report who used what, what was denied and why, and which permissions nobody used
+/// Report who used what, what was denied and why, who approved how soon, and which permissions nobody used
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -41,6 +42,8 @@ struct Used {
     calls: u64,
     used: Vec<Use>,
     denied: Vec<Denial>,
+    /// Those who decided about calls that waited.
+    approvers: Vec<Approver>,
     /// Permissions without a recorded use; absent without `--policies`.
     #[serde(skip_serializing_if = "Option::is_none")]
     unused: Option<Vec<Permission>>,
@@ -87,6 +90,7 @@ struct Tally {
     calls: u64,
     used: BTreeMap<UseKey, UseCounts>,
     denied: BTreeMap<(String, String, String), u64>,
+    decisions: Decisions,
     /// Who was allowed to call what: groups of callers, and the method.
     groups: BTreeSet<(CallerGroup, String)>,
 }
@@ -96,7 +100,9 @@ impl Report {
         let working = out.working("reading the record");
         let (mut calls, mut tally) = (Calls::default(), Tally::default());
         let mut take = |call: Call| -> Result<(), Failure> {
+            tally.decisions.note(&call);
             if self.filter.matches(&call) {
+                tally.decisions.add(&call);
                 tally.add(call);
             }
             Ok(())
@@ -162,7 +168,8 @@ impl Tally {
             last_ms,
         });
         let denied = self.denied.into_iter().map(|((agent, method, why), calls)| Denial { agent, method, why, calls });
-        Used { calls: self.calls, used: used.collect(), denied: denied.collect(), unused }
+        let approvers = self.decisions.approvers();
+        Used { calls: self.calls, used: used.collect(), denied: denied.collect(), approvers, unused }
     }
 }
 
@@ -189,6 +196,12 @@ impl Used {
         for Denial { agent, method, why, calls } in &self.denied {
             let method = method.escape_debug().to_string();
             let _ = writeln!(text, "  {agent:<20}  {method:<28}  {calls:>8} by {why}");
+        }
+        if !self.approvers.is_empty() {
+            text.push_str("\nAPPROVERS\n");
+            for approver in &self.approvers {
+                text.push_str(&(approver.to_line() + "\n"));
+            }
         }
         if let Some(unused) = &self.unused {
             text.push_str("\nNEVER USED\n");

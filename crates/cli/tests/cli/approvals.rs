@@ -50,7 +50,12 @@ fn approvals(bench: &Bench, agent: &str, args: &[&str]) -> Ran {
 }
 
 async fn bench() -> Bench {
-    let bench = Bench::start().await;
+    bench_with("").await
+}
+
+/// With more in the configuration.
+async fn bench_with(more: &str) -> Bench {
+    let bench = Bench::start_with(more, |router| router).await;
     let service = bench.shell.read_json("demo.service-key.json");
     let (kid, x) = (service["kid"].as_str().unwrap(), service["x"].as_str().unwrap());
     bench.shell.run(&format!("keys pin eve.creds.json --service demo --kid {kid} --x {x} --only")).ok();
@@ -234,5 +239,52 @@ async fn requests_are_shown_as_they_come_and_so_is_their_end() {
     says(&mut stdout, "treasurer: 0 of 1, from treasurer").await;
     send(SIGTERM, child.id().unwrap());
     assert!(within(SOON, child.wait()).await.unwrap().success());
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_record_says_who_approved_what_and_how_soon() {
+    let bench = bench_with("[record]\nfolder = \"records\"\n").await;
+    let approved = waits(mul(&bench, "[100,21]"));
+    decide(&bench, &approved, "approve");
+    mul(&bench, "[100,21]").ok();
+    let denied = waits(mul(&bench, "[100,22]"));
+    decide(&bench, &denied, "deny");
+    mul(&bench, "[100,22]").fails(10, &[]);
+    let run = |line: &str| bench.shell.run(line).ok();
+    let began = Instant::now();
+    let report = loop {
+        let report = run("records report records --json").json();
+        // Outcomes are written a moment later.
+        let used = report["used"].as_array().unwrap();
+        if used.iter().any(|used| {
+            (&used["method"], &used["calls"], &used["failed"]) == (&json!("rpc.approve"), &json!(2), &json!(0))
+        }) {
+            break report;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{report}");
+    };
+    let eve = &report["approvers"][0];
+    assert_eq!((&eve["agent"], &eve["approved"], &eve["denied"]), (&json!("eve"), &json!(1), &json!(1)), "{report}");
+    assert_eq!(report["approvers"].as_array().unwrap().len(), 1);
+    let (median, p90) = (eve["median_ms"].as_u64().unwrap(), eve["p90_ms"].as_u64().unwrap());
+    assert!(median <= p90 && p90 < 60_000, "{report}");
+    run("records report records").says("APPROVERS\n  eve                        1 approved, 1 denied; after ");
+
+    // The line of the decision names the request, and that of the call who approved it.
+    let found = |line: &str| -> Vec<Value> {
+        run(line).stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let decided = found("records search records --method rpc.approve --json");
+    let decided: Vec<_> = decided.iter().map(|call| (&call["params"]["id"], &call["params"]["decision"])).collect();
+    assert_eq!(decided, [(&json!(approved), &json!("approve")), (&json!(denied), &json!("deny"))]);
+    let ran = found("records search records --method math/mul --decision allow --json");
+    let approval = &ran[0]["approval"];
+    assert_eq!((&approval["id"], &approval["state"]), (&json!(approved), &json!("approved")));
+    assert_eq!(
+        (&approval["given"][0]["agent"], &approval["given"][0]["approval"]),
+        (&json!("eve"), &json!("treasurer"))
+    );
+    assert!(approval["given"][0]["at"].as_u64() >= approval["asked_at"].as_u64());
     bench.end().await;
 }
