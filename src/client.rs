@@ -13,6 +13,7 @@
 
 mod answer;
 mod approval;
+mod approval_listener;
 mod attachment;
 mod batch;
 mod catalogue;
@@ -51,6 +52,7 @@ pub use crate::trace::TraceContext;
 #[cfg(feature = "service")]
 pub(crate) use answer::hint;
 pub use approval::{NeededApproval, PendingApproval};
+pub use approval_listener::ApprovalListener;
 pub use attachment::Attachment;
 pub use batch::{Batch, BatchAnswers, BatchCall};
 pub use catalogue::{Catalogue, MethodInfo, MethodResult};

@@ -409,6 +409,22 @@ impl Service {
         self.0.budgets.tidy();
     }
 
+    /// Tells of calls that wait for approval there, from now on.
+    fn publish_news_by(&self, outlet: approvals::Outlet) {
+        if let Some(approvals) = &self.0.approvals {
+            approvals.publish_by(outlet);
+        }
+    }
+
+    /// Tells of those that have waited in vain.
+    async fn tell_expired(&self) {
+        let this = &*self.0;
+        if let Some(approvals) = &this.approvals {
+            let (policy, now_s) = (this.policy.load_full(), this.clock.now_s());
+            approvals.tell_expired(InForce { policy: &policy, verifier: &this.verifier, now_s }).await;
+        }
+    }
+
     /// Records the traces of messages from now on, as this says.
     pub fn trace(&self, tracer: &Tracer) {
         self.0.spans.tracing.switch_on(tracer);

@@ -2,6 +2,7 @@
 //! Never decides who may do what, and never reads a body.
 
 mod algorithm;
+mod approval_news;
 mod control;
 mod delivery;
 mod ed25519;
@@ -17,10 +18,12 @@ mod nonce;
 mod presence;
 mod proof;
 mod seal;
+mod service_proof;
 mod sign;
 mod subject;
 
 pub use algorithm::ProofAlgorithm;
+pub use approval_news::ApprovalNews;
 pub use control::{ControlClaims, ControlOp};
 pub(crate) use control::{ControlEnvelope, ControlSubject};
 pub use delivery::Delivery;

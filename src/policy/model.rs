@@ -19,7 +19,7 @@ mod revision;
 mod rule;
 mod value;
 
-pub(crate) use approval::{APPROVE, spelled};
+pub(crate) use approval::{APPROVALS, APPROVE, spelled};
 pub use approval::{Approval, Involved, NotApprover, Requester};
 pub use budget::{Budget, Per};
 pub(crate) use declarations::{Attributes, Declarations, Role, RoleSource, Roles, Types, described};

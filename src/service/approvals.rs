@@ -11,8 +11,10 @@
 mod deciding;
 mod decision;
 mod entry;
+mod news;
 mod over;
 mod standing;
+mod summary;
 mod text;
 mod unapproved;
 
@@ -37,8 +39,11 @@ use crate::wire::{Endpoint, HmacKey, Nonce, ServiceKey};
 pub(super) use decision::Approve;
 use decision::{Verdict, signed_params};
 use entry::{Entry, Given, ROOM, Ran, Who};
+use news::News;
+pub(super) use news::Outlet;
 use over::{End, Over};
 use standing::{Need, Standing, Vote, standing};
+use summary::{Summary, state};
 use text::{Wanted, digest, plain};
 pub use unapproved::{Needed, Pending, Unapproved};
 
@@ -49,6 +54,7 @@ pub(super) struct Approvals {
     entry_key: EntryKey,
     is_enabled: AtomicBool,
     over: Over,
+    news: News,
     /// The requests whose calls have begun, here or elsewhere, as far as this process has seen, and until when they are kept.
     spent: Mutex<HashMap<OutcomeKey, u64>>,
     /// When all requests may be looked at again to find more of these.
@@ -74,6 +80,8 @@ pub(super) struct Ticket {
     key: OutcomeKey,
     revision: u64,
     entry: Entry,
+    /// As which it is told of.
+    summary: Summary,
     /// The approvals that were given.
     names: Vec<String>,
     /// The approvals that count.
@@ -106,6 +114,7 @@ impl Approvals {
             entry_key: EntryKey::new(ServiceKey::approval_key, own),
             is_enabled: AtomicBool::new(false),
             over: Over::default(),
+            news: News::new(),
             spent: Mutex::default(),
             next_look: Mutex::default(),
             turns: Mutex::default(),
@@ -123,6 +132,7 @@ impl Approvals {
     /// Forgets what can no longer matter.
     pub(super) fn tidy(&self, now_s: u64) {
         self.over.tidy(now_s);
+        self.news.tidy();
         lock(&self.spent).retain(|_, until| *until > now_s);
         lock(&self.turns).retain(|_, turn| Arc::strong_count(turn) > 1);
         for (agent, suppressed) in self.lines.tidy() {
@@ -183,7 +193,11 @@ impl Approvals {
                 }
             };
             match made {
-                Ok(entry) => return Err(pending(&key, &entry, in_force, &standing_of(&entry, in_force, &entry.given))),
+                Ok(entry) => {
+                    let standing = standing_of(&entry, in_force, &entry.given);
+                    self.tell(&key, &summary(&key, &entry, in_force, &standing), in_force);
+                    return Err(pending(&key, &entry, in_force, &standing));
+                }
                 Err(OutcomeStoreError::Taken) => {}
                 Err(error) => return Err(Unapproved::Store(error)),
             }
@@ -245,7 +259,8 @@ impl Approvals {
                 let given = judged.2.iter().map(given).collect();
                 let (within_s, void_at) = (longest(&entry, in_force).0, void_at(&entry, in_force));
                 let (key, names) = (key.clone(), needs.to_vec());
-                Ok(Ok(Ticket { key, revision, entry, names, given, until, within_s, void_at }))
+                let summary = Summary { state: "consumed", ..summary(&key, &entry, in_force, &judged) };
+                Ok(Ok(Ticket { key, revision, entry, summary, names, given, until, within_s, void_at }))
             }
             // Not written anywhere: another replica may have keys that this one does not have yet.
             Standing::Pending { .. } | Standing::Expired => Err(pending(key, &entry, in_force, &judged)),
@@ -262,7 +277,7 @@ impl Approvals {
         verifier: &Verifier,
         now_s: u64,
     ) -> Result<(), Unapproved> {
-        let Ticket { key, revision, mut entry, until, within_s, void_at, .. } = ticket;
+        let Ticket { key, revision, mut entry, summary, until, within_s, void_at, .. } = ticket;
         let mac = self.mac(verifier).ok_or(Unapproved::Store(OutcomeStoreError::Unavailable))?;
         // Asked again, it is a new request.
         if now_s >= until {
@@ -277,10 +292,40 @@ impl Approvals {
         // An unanswered change may be stored: then nothing runs, and the approval is lost.
         self.store.replace(&key, revision, content, Duration::from_secs(within_s)).await.map_err(Unapproved::Store)?;
         self.note_spent(&key, &ran);
+        if let Some(own) = verifier.service_key() {
+            self.news.tell(&key, &summary, &self.endpoint, (&own, now_s));
+        }
         match self.over.note(key.agent(), entry.ask, (void_at, now_s), End::Ran(ran)) {
             None => Ok(()),
             // The store said yes twice.
             Some(_) => Err(Unapproved::Run { id: id(&key), at: now_s, message: message.to_owned() }),
+        }
+    }
+
+    /// Tells those who may decide how a request stands, from now on: as it changes, and as it ends without them.
+    pub(super) fn publish_by(&self, outlet: Outlet) {
+        self.news.publish_by(outlet);
+    }
+
+    fn tell(&self, key: &OutcomeKey, now: &Summary, in_force: InForce<'_>) {
+        if let Some(own) = in_force.verifier.service_key() {
+            self.news.tell(key, now, &self.endpoint, (&own, in_force.now_s));
+        }
+    }
+
+    /// Tells of the requests that have come to their end by the clock, as far as this replica has told of them before.
+    ///
+    /// Cancel safety: those that were being read are not told of.
+    pub(super) async fn tell_expired(&self, in_force: InForce<'_>) {
+        for (key, deadline) in self.news.over(in_force.now_s) {
+            let (Some(mac), Ok(found)) = (self.mac(in_force.verifier), self.store.read(&key).await) else { continue };
+            let Some(entry) = found.and_then(|(_, content)| Entry::open(&mac, &key, &content)) else { continue };
+            let now = summary(&key, &entry, in_force, &self.judged(&key, &entry, in_force));
+            match now.state {
+                "expired" => self.tell(&key, &Summary { deadline, ..now }, in_force),
+                // Another replica has told of what became of it, or it is a later request of the same call.
+                _ => self.news.schedule(&key, &now),
+            }
         }
     }
 
@@ -467,6 +512,20 @@ fn pending(key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>, (standing, ha
         retry_after_ms: RETRY_AFTER_MS,
         asked_at: entry.asked_at,
     })
+}
+
+/// As lists have it.
+fn summary(key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>, (standing, have, _): &Judged<'_>) -> Summary {
+    Summary {
+        id: id(key),
+        state: state(*standing, entry),
+        agent: entry.who.agent.clone(),
+        subject: entry.who.subject.clone(),
+        method: entry.method.clone(),
+        asked_at: entry.asked_at,
+        deadline: deadline(*standing, entry),
+        needs: needed(entry, in_force, have),
+    }
 }
 
 fn needs<'a>(entry: &'a Entry, in_force: InForce<'a>) -> impl Iterator<Item = Need<'a>> {

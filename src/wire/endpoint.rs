@@ -92,13 +92,13 @@ pub enum EndpointError {
     /// Not 1 to 8 subject tokens of `[A-Za-z0-9_-]`, separated by dots.
     #[error("the {what} is not a subject prefix: use tokens of A-Z a-z 0-9 _ - separated by dots")]
     Prefix {
-        /// Which of the three. Not its value, which comes from a file that may hold secrets.
+        /// Which of them. Not its value, which comes from a file that may hold secrets.
         what: &'static str,
     },
     /// One prefix begins with the other, so a right to publish under the one would include the other.
     #[error("the {what} overlaps the {other}: choose prefixes of which neither begins with the other")]
     Overlap {
-        /// Which of the four.
+        /// Which of them.
         what: &'static str,
         /// Which of the others.
         other: &'static str,
@@ -139,10 +139,11 @@ impl Endpoint {
     }
 
     fn checked(self) -> Result<Self, EndpointError> {
-        let control_prefix = self.control_prefix();
+        let (control_prefix, approvals_prefix) = (self.control_prefix(), self.approvals_prefix());
         let prefixes = [
             ("RPC prefix", &*self.prefix),
             ("RPC prefix with `-ctl`", &*control_prefix),
+            ("RPC prefix with `-approvals`", &*approvals_prefix),
             ("inbox prefix", &*self.inbox_prefix),
             ("service inbox prefix", Self::SERVICE_INBOX_PREFIX),
         ];
@@ -228,6 +229,19 @@ impl Endpoint {
     #[must_use]
     pub fn method_subject(&self, agent: &Name, method: &MethodName) -> String {
         format!("{}.{}.{agent}.{}", self.prefix, self.service, method.in_subject())
+    }
+
+    /// The prefix of news about calls that wait for approval: the RPC prefix followed by `-approvals`. No agent publishes there.
+    fn approvals_prefix(&self) -> String {
+        format!("{}-approvals", self.prefix)
+    }
+
+    /// Where the service tells those with this role of calls that they may approve: `<prefix>-approvals.<service>.<role>`. `None` for a
+    /// role whose name cannot be part of a subject.
+    #[must_use]
+    pub fn approvals_subject(&self, role: &str) -> Option<String> {
+        let role = Name::new(role).ok()?;
+        Some(format!("{}.{}.{role}", self.approvals_prefix(), self.service))
     }
 
     /// The agent that a subject names, if it follows the grammar. The claim is not proved.

@@ -3,15 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::ProofAlgorithm;
 use super::endpoint::Audience;
 use super::headers::HeaderBlock;
 use super::key::{ServiceKey, ServicePublicKey};
 use super::nonce::Nonce;
-use super::proof::{ProofHeader, SCHEME, object};
-use super::seal::AUTHENTICATION_INFO;
-use super::sign::{Unverifiable, proof_of};
-use crate::jose::{b64, integer, sha256_b64, unb64};
+use super::service_proof;
+use super::sign::Unverifiable;
+use crate::jose::{integer, sha256_b64};
 
 /// The `typ` of the proof, so that it cannot serve as an answer to a call, nor the other way round.
 const TYP: &str = "nats-rpc-v1-srv+jwt";
@@ -47,7 +45,6 @@ pub(crate) struct Presence<'a> {
 impl Presence<'_> {
     /// Signs the answer: returns its header block.
     pub(crate) fn sign(&self, key: &ServiceKey) -> HeaderBlock {
-        let header = ProofHeader { algorithm: ProofAlgorithm::EdDsa, kid: key.kid().to_owned(), typ: TYP };
         let claims = Claims {
             iss: self.audience.as_str().to_owned(),
             sub: self.instance.to_owned(),
@@ -56,9 +53,7 @@ impl Presence<'_> {
             nonce: self.nonce.to_text(),
             dig: sha256_b64(self.payload),
         };
-        let input = format!("{}.{}", header.encode(), b64(serde_json::to_vec(&claims).unwrap_or_default()));
-        let value = format!("{SCHEME} {input}.{}", b64(key.sign(input.as_bytes())));
-        HeaderBlock::of(&[(AUTHENTICATION_INFO, &value)])
+        service_proof::sign(TYP, &claims, key)
     }
 }
 
@@ -103,15 +98,7 @@ impl Question {
         payload: &[u8],
         keys: &[ServicePublicKey],
     ) -> Result<(), Unverifiable> {
-        let (input, signature) = proof_of(headers)?.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
-        let (header, claims) = input.split_once('.').ok_or(Unverifiable::Malformed)?;
-        let header = ProofHeader::parse_typed(header, TYP).map_err(|_| Unverifiable::Malformed)?;
-        let signature = unb64(signature).ok_or(Unverifiable::Malformed)?;
-        let key = keys.iter().find(|key| key.kid() == header.kid && header.algorithm == ProofAlgorithm::EdDsa);
-        if !key.ok_or(Unverifiable::Key)?.key.verify(input.as_bytes(), &signature) {
-            return Err(Unverifiable::Signature);
-        }
-        let claims: Claims = unb64(claims).and_then(|bytes| object(&bytes)).ok_or(Unverifiable::Malformed)?;
+        let claims: Claims = service_proof::verify(TYP, headers, keys)?;
         if claims.iss != self.audience.as_str() || claims.sub != instance {
             Err(Unverifiable::Issuer)
         } else if claims.to != subject {
@@ -132,7 +119,12 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::jose::b64;
     use crate::name::Name;
+    use crate::wire::algorithm::ProofAlgorithm;
+    use crate::wire::proof::{ProofHeader, SCHEME};
+    use crate::wire::seal::AUTHENTICATION_INFO;
+    use crate::wire::sign::proof_of;
 
     const NOW: u64 = 1_790_000_000;
     const TO: &str = "_SVC.math.replica.A.replicas";

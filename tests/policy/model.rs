@@ -8,10 +8,11 @@ mod whole;
 
 use generate::{Asked, Effect, Model, any_asked, any_model, any_model_with_approvals, any_rule, any_rule_as_it_comes};
 use proptest::prelude::*;
-use sealwire::decide::{Methods, Reason, Severity, Verdict};
+use sealwire::configure::ProofAlgorithm;
+use sealwire::decide::{Approval, Methods, Reason, Requester, Severity, Verdict};
 use sealwire::internal::policy::{Access, CallerGroup, MethodScope, TokenRoles};
 use sealwire::internal::wire::Endpoint;
-use sealwire::{Decision, MethodName, Name, PolicySet, Question};
+use sealwire::{Caller, Decision, MethodName, Name, PolicySet, Question};
 use serde_json::value::RawValue;
 
 fn load(files: &[(&str, &str)]) -> PolicySet {
@@ -219,6 +220,44 @@ proptest! {
             let group = CallerGroup::Agent(asked.caller.agent.to_string());
             if !asked.caller.delegated && carried.is_empty() {
                 prop_assert!(set.access(&group, &asked.method).access != Access::Denied, "{}\n{asked:?}", model.to_toml());
+            }
+        }
+    }
+
+    #[test]
+    fn news_of_calls_that_wait_is_heard_by_those_who_decide_and_by_nobody_else(
+        model in any_model_with_approvals(),
+        asked in prop::collection::vec(any_asked(), 12),
+    ) {
+        // With the parameters of the others, since rules about `*` read them.
+        let declared = generate::BASE.lines().nth(2).unwrap();
+        let look = format!(
+            "[method.\"rpc.approvals\"]\n{declared}\n[rule.look]\neveryone = true\nallow = [\"rpc.approvals\"]\n\
+             [approval.z]\nfrom = [\"files\", \"r1\"]\n"
+        );
+        let set = load(&[("base.toml", generate::BASE), ("look.toml", &look), ("rules.toml", &model.to_toml())]);
+        let other = Requester { agent: "somebody-else", subject: "somebody-else", via: &[] };
+        for asked in &asked {
+            let carried = asked.caller.roles.clone();
+            let mut caller = Caller::new(asked.caller.agent.clone(), carried.iter().cloned());
+            caller.algorithm = ProofAlgorithm::EdDsa;
+            let [any, within, exactly] = [TokenRoles::Any, TokenRoles::Within(carried.clone()), TokenRoles::Exactly(carried)]
+                .map(|roles| set.method_scope(&caller.agent, &roles).approver_roles);
+            // What is known of a token narrows what could be called, and so what is heard.
+            prop_assert!(any.is_subset(&within) && exactly.is_subset(&within));
+            let decides = |approval: &Approval| set.may_decide(approval.name(), &[], &caller, &other).is_ok();
+            let params = asked.params.as_ref().map(|text| RawValue::from_string(text.clone()).unwrap());
+            let question =
+                Question { caller: &caller, method: "rpc.approvals", params: params.as_deref(), now_ms: asked.now_ms };
+            if set.decide(&question).is_allow() {
+                for approval in set.approvals().filter(|approval| decides(approval)) {
+                    let hears = approval.roles().iter().any(|role| exactly.contains(role));
+                    prop_assert!(hears, "{}\n{caller:?}\n{approval}", model.to_toml());
+                }
+            }
+            for role in &within {
+                let by = set.approvals().any(|approval| approval.roles().contains(role) && decides(approval));
+                prop_assert!(by, "{}\n{caller:?}\n{role}", model.to_toml());
             }
         }
     }

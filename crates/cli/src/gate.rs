@@ -1,5 +1,5 @@
-//! What the broker lets an agent publish: what the policies of all services leave of its subjects.
-//! Never withholds a subject on which a service would allow a call.
+//! What the broker lets an agent publish and hear: what the policies of all services leave of its subjects.
+//! Never withholds a subject on which a service would allow a call, and never lets it hear what only others may know.
 
 use std::collections::BTreeSet;
 
@@ -22,17 +22,18 @@ use crate::exit::{Exit, Failure, OrFail as _};
 pub(crate) struct Grant {
     publish: BTreeSet<String>,
     deny: BTreeSet<String>,
-    inboxes: BTreeSet<String>,
+    heard: BTreeSet<String>,
 }
 
 impl Grant {
     /// Adds what the agent may call of one service. With `batches`, its plain subject as well: the broker does not see which methods
     /// that carries.
     pub(crate) fn add(&mut self, endpoint: &Endpoint, agent: &Name, scope: &MethodScope, batches: bool) {
-        self.inboxes.insert(format!("{}>", endpoint.inbox(agent)));
+        self.heard.insert(format!("{}>", endpoint.inbox(agent)));
         if scope.possible.is_empty() {
             return;
         }
+        self.heard.extend(scope.approver_roles.iter().filter_map(|role| endpoint.approvals_subject(role)));
         let RequestSubjects { allow, deny } = scope.subjects(endpoint, agent);
         self.publish.extend(allow);
         self.deny.extend(deny);
@@ -48,7 +49,7 @@ impl Grant {
     }
 
     pub(crate) fn permissions(self) -> Permissions {
-        Permissions::narrow_agent(self.publish, self.deny, self.inboxes)
+        Permissions::narrow_agent(self.publish, self.deny, self.heard)
     }
 }
 
@@ -107,7 +108,8 @@ mod tests {
 
     fn grant(possible: &[&str], excluded: &[&str], batches: bool) -> String {
         let all = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-        let scope = MethodScope { possible: all(possible), excluded: all(excluded) };
+        let approver_roles = BTreeSet::from(["treasurer".to_owned(), "no subject".to_owned()]);
+        let scope = MethodScope { possible: all(possible), excluded: all(excluded), approver_roles };
         let mut grant = Grant::default();
         grant.add(&endpoint(), &Name::new("ann").unwrap(), &scope, batches);
         grant.permissions().to_string()
@@ -118,14 +120,14 @@ mod tests {
     fn an_agent_gets_the_subjects_of_its_methods_and_of_its_inbox() {
         assert_eq!(
             grant(&["math/add"], &[], false),
-            r#"{ publish: ["rpc.v1-ctl.math.ann.>", "rpc.v1.math.ann.math.add"], subscribe: ["_INBOX.ann.>"] }"#
+            r#"{ publish: ["rpc.v1-ctl.math.ann.>", "rpc.v1.math.ann.math.add"], subscribe: ["_INBOX.ann.>", "rpc.v1-approvals.math.treasurer"] }"#
         );
         let with_batches = grant(&["math/add"], &[], true);
         assert!(with_batches.contains(r#""rpc.v1.math.ann", "rpc.v1.math.ann.math.add""#), "{with_batches}");
         // What a pattern covers is not listed, and what it must not cover is excepted.
         assert_eq!(
             grant(&["math/add", "math/*"], &["math/reset"], false),
-            r#"{ publish: { allow: ["rpc.v1-ctl.math.ann.>", "rpc.v1.math.ann.math.>"], deny: ["rpc.v1.math.ann.math.reset"] }, subscribe: ["_INBOX.ann.>"] }"#
+            r#"{ publish: { allow: ["rpc.v1-ctl.math.ann.>", "rpc.v1.math.ann.math.>"], deny: ["rpc.v1.math.ann.math.reset"] }, subscribe: ["_INBOX.ann.>", "rpc.v1-approvals.math.treasurer"] }"#
         );
     }
 

@@ -17,13 +17,13 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// An agent to which policies leave only these requests, with the subjects of its inbox.
+    /// An agent to which policies leave only these requests, with the subjects of its inbox, and those of news for its roles.
     pub fn narrow_agent(
         publish: impl IntoIterator<Item = String>,
         deny: impl IntoIterator<Item = String>,
-        inboxes: impl IntoIterator<Item = String>,
+        heard: impl IntoIterator<Item = String>,
     ) -> Self {
-        Self { deny: deny.into_iter().collect(), ..Self::new(publish, inboxes) }
+        Self { deny: deny.into_iter().collect(), ..Self::new(publish, heard) }
     }
 
     /// A responder of `sealwire authd`: it takes the brokers' questions and answers them, alone with its like in an account.
@@ -38,7 +38,7 @@ impl Permissions {
         Self::new(publish, [format!("_INBOX.{agent}.>")])
     }
 
-    /// A service: answers to any inbox, and to `$SRV`. Its replicas talk to each other on subjects where no other user may publish,
+    /// A service: answers to any inbox, and to `$SRV`, and news of calls that wait for approval. Its replicas talk to each other on subjects where no other user may publish,
     /// separate from its guard's inbox, which it must not hear.
     pub fn service(service: &str) -> Self {
         let own = format!("_SVC.{service}.replica.>");
@@ -46,7 +46,8 @@ impl Permissions {
             [format!("$SRV.{verb}"), format!("$SRV.{verb}.{service}"), format!("$SRV.{verb}.{service}.*")]
         });
         let heard = [format!("rpc.v1.{service}.>"), format!("rpc.v1-ctl.{service}.>"), own.clone()];
-        Self::new(["_INBOX.>".to_owned(), own], heard.into_iter().chain(asked))
+        let news = format!("rpc.v1-approvals.{service}.*");
+        Self::new(["_INBOX.>".to_owned(), own, news], heard.into_iter().chain(asked))
     }
 
     /// The shared replay guard of a service: its nonces, and what it needs to find, create, verify and remove their streams. A user

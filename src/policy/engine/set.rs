@@ -282,6 +282,17 @@ impl PolicySet {
         principal.roles.iter().any(|role| decides(role)).then_some(()).ok_or(NotApprover::Role)
     }
 
+    /// The roles by which a caller decides about the calls of others.
+    #[must_use]
+    pub fn approver_roles(&self, approver: &Caller) -> BTreeSet<&str> {
+        if approver.algorithm != ProofAlgorithm::EdDsa || approver.delegated {
+            return BTreeSet::new();
+        }
+        let held = Principal::of(approver, PrincipalKind::Agent, &self.checked).roles;
+        let decides = |role: &&String| held.contains(&role.as_str());
+        self.approvals().flat_map(|approval| &approval.roles).filter(decides).map(String::as_str).collect()
+    }
+
     /// Every principal of the call must be allowed.
     pub(crate) fn decide_in(&self, policies: &MethodPolicies, facts: &CallFacts<'_>) -> Decision {
         let caller = facts.question.caller;

@@ -11,6 +11,8 @@ use super::principal::PrincipalKind;
 
 /// The method by which people decide.
 pub(crate) const APPROVE: &str = "rpc.approve";
+/// The method by which they see what waits.
+pub(crate) const APPROVALS: &str = "rpc.approvals";
 
 /// An approval that a policy file describes: people decide whether one call may run that a deny rule with `unless_approved` denies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

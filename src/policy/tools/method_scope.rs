@@ -1,16 +1,18 @@
 //! Which methods an agent could be allowed to call at all: for a gate that sees neither parameters nor the time.
-//! Never leaves out a call that would be allowed: what is not known counts in the agent's favour.
+//! Never leaves out a call that would be allowed: what is not known counts in the agent's favour. What it may hear has no second gate, so
+//! there it counts against the agent.
 
 use std::collections::BTreeSet;
 
 use super::caller_group::CallerGroup;
 use super::partial::KnownCaller;
 use super::token_roles::TokenRoles;
+use crate::auth::Caller;
 use crate::name::Name;
 use crate::policy::cedar::compile;
 use crate::policy::engine::{MethodPolicies, PolicySet};
-use crate::policy::model::{Delegation, Effect, Mode, Pattern, Rule};
-use crate::wire::Endpoint;
+use crate::policy::model::{APPROVALS, Delegation, Effect, Mode, Pattern, Rule};
+use crate::wire::{Endpoint, ProofAlgorithm};
 
 /// What an agent could call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,6 +21,8 @@ pub struct MethodScope {
     pub possible: BTreeSet<String>,
     /// The declared methods that a pattern above matches, and that the agent can nevertheless never call.
     pub excluded: BTreeSet<String>,
+    /// The roles that the agent surely has and by which it decides about the calls of others, if it could list these.
+    pub approver_roles: BTreeSet<String>,
 }
 
 /// Subjects of requests, as a broker's permissions to publish have them.
@@ -78,6 +82,11 @@ impl PolicySet {
             }
         }
         scope.possible.extend(stars.iter().map(ToString::to_string));
+        if scope.possible.contains(APPROVALS) {
+            let mut caller = Caller::new(agent.clone(), roles.told().cloned());
+            caller.algorithm = ProofAlgorithm::EdDsa;
+            scope.approver_roles = self.approver_roles(&caller).into_iter().map(str::to_owned).collect();
+        }
         scope
     }
 

@@ -23,6 +23,12 @@ impl TokenRoles {
         }
     }
 
+    /// Those that somebody has named.
+    pub(super) fn told(&self) -> impl Iterator<Item = &String> {
+        let told = if let Self::Within(roles) | Self::Exactly(roles) = self { Some(roles) } else { None };
+        told.into_iter().flatten()
+    }
+
     pub(super) fn certain(&self) -> impl Iterator<Item = &String> {
         let certain = if let Self::Exactly(roles) = self { Some(roles) } else { None };
         certain.into_iter().flatten()

@@ -10,11 +10,11 @@ use super::decision::{Approve, Verdict};
 use super::entry::{Denied, Entry, Given, Who, persons};
 use super::over::End;
 use super::standing::{Standing, Vote};
+use super::summary::{Summary, state};
 use super::text::digest;
-use super::unapproved::Needed;
 use super::{
-    ATTEMPTS, Approvals, InForce, Judged, MAX_KEPT, PAGE, READS, WHAT, WHO, deadline, id, longest, needed, needs,
-    standing_of, void_at,
+    ATTEMPTS, Approvals, InForce, Judged, MAX_KEPT, PAGE, READS, WHAT, WHO, deadline, id, longest, needs, standing_of,
+    summary, void_at,
 };
 use crate::auth::{Caller, Evidence, OutcomeKey, OutcomeStoreError};
 use crate::jose::b64;
@@ -54,7 +54,7 @@ impl Approvals {
                 Verdict::Approve => self.approve(&mut entry, asked, by, (state, &have), in_force)?,
             };
             let judged = self.judged(&key, &entry, in_force);
-            let summary = Summary::new(&key, &entry, in_force, &judged);
+            let summary = summary(&key, &entry, in_force, &judged);
             if changes && asked.decision == Verdict::Approve {
                 counts(&judged, &entry, in_force.now_s).map_err(|why| refused(&asked.id, state, &why))?;
             }
@@ -67,6 +67,9 @@ impl Approvals {
                 Ok(()) => {
                     if asked.decision == Verdict::Deny && self.over.has_room(key.agent()) {
                         self.over.note(key.agent(), ask, (void_at, in_force.now_s), End::Denied);
+                    }
+                    if changes {
+                        self.tell(&key, &summary, in_force);
                     }
                     return to_raw_value(&summary).map_err(RpcError::internal);
                 }
@@ -185,7 +188,7 @@ impl Approvals {
             void: None,
         });
         let shown = Shown {
-            summary: Summary::new(&key, &entry, in_force, &standing),
+            summary: summary(&key, &entry, in_force, &standing),
             text: &entry.text,
             via: &entry.who.via,
             rule: entry.rule.as_deref().filter(|_| decides),
@@ -224,7 +227,9 @@ impl Approvals {
             }
         }
         // Nobody can be kept from seeing the others.
-        let page = Page { approvals, next, unread };
+        let roles = in_force.policy.approver_roles(caller);
+        let news = roles.into_iter().filter_map(|role| self.endpoint.approvals_subject(role)).collect();
+        let page = Page { approvals, next, unread, news };
         to_raw_value(&page).map_err(RpcError::internal)
     }
 
@@ -243,38 +248,13 @@ impl Approvals {
 
     /// As the replica that runs the call would judge it.
     fn summarized(&self, key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>) -> Summary {
-        Summary::new(key, entry, in_force, &self.judged(key, entry, in_force))
-    }
-}
-
-impl Summary {
-    fn new(key: &OutcomeKey, entry: &Entry, in_force: InForce<'_>, (standing, have, _): &Judged<'_>) -> Self {
-        Self {
-            id: id(key),
-            state: state(*standing, entry),
-            agent: entry.who.agent.clone(),
-            subject: entry.who.subject.clone(),
-            method: entry.method.clone(),
-            asked_at: entry.asked_at,
-            deadline: deadline(*standing, entry),
-            needs: needed(entry, in_force, have),
-        }
+        summary(key, entry, in_force, &self.judged(key, entry, in_force))
     }
 }
 
 /// The answer to a decision that changes nothing, as things stand.
 fn refused(id: &str, state: &str, why: &str) -> RpcError {
     RpcError::validation(format!("validation failed: {why}")).with_data(&json!({ "approval": id, "state": state }))
-}
-
-fn state(standing: Standing, entry: &Entry) -> &'static str {
-    match (standing, &entry.ran, &entry.denied) {
-        (_, Some(_), _) => "consumed",
-        (_, None, Some(_)) => "denied",
-        (Standing::Pending { .. }, None, None) => "pending",
-        (Standing::Approved { .. }, None, None) => "approved",
-        (Standing::Expired, None, None) => "expired",
-    }
 }
 
 /// A page of the list.
@@ -286,23 +266,13 @@ struct Page {
     /// How many requests could not be read, whoever may see them.
     #[serde(skip_serializing_if = "is_none")]
     unread: usize,
+    /// Where this caller hears of what it may decide.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    news: Vec<String>,
 }
 
 fn is_none(count: &usize) -> bool {
     *count == 0
-}
-
-/// A request in a list.
-#[derive(Debug, Serialize)]
-struct Summary {
-    id: String,
-    state: &'static str,
-    agent: Name,
-    subject: String,
-    method: String,
-    asked_at: u64,
-    deadline: u64,
-    needs: Vec<Needed>,
 }
 
 /// A request in full. Without the digest of the text: whoever approves computes it from what was shown.

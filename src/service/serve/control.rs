@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use super::agreement::Agreement;
 use super::control_handler::{ControlHandler, Sessions};
@@ -18,7 +18,7 @@ use super::shared::{EndedWithUs, Link, Shared};
 use crate::log_limiter::LogLimiter;
 use crate::nats::{Connection, Handler, OpenError, Options, PublishError, Subject};
 use crate::service::replicas::{MAX_ANSWER, Mailbox};
-use crate::service::{Outlet, metadata};
+use crate::service::{Outlet, Service, metadata};
 use crate::wire::{Sealed, SendFailed};
 
 /// The control connection, and the task that answers the questions on it.
@@ -26,8 +26,8 @@ use crate::wire::{Sealed, SendFailed};
 pub(super) struct Control {
     handler: Arc<ControlHandler>,
     connection: Connection,
-    #[expect(dead_code, reason = "ends with this")]
-    responder: EndedWithUs,
+    #[expect(dead_code, reason = "they end with this")]
+    tasks: [EndedWithUs; 2],
 }
 
 /// Publishes answers.
@@ -70,8 +70,16 @@ impl Control {
         if let Some(session) = connection.session() {
             handler.shared.service.fit(session.max_payload());
         }
+        let service = handler.shared.service.clone();
+        let sessions = connection.sessions();
+        // Never waits, and never takes room that answers need: what is not told is found in lists.
+        service.publish_news_by(Arc::new(move |subject, headers, payload| {
+            if let Some(session) = &*sessions.borrow() {
+                let _ = session.publish_now(subject, "", headers.as_bytes(), payload);
+            }
+        }));
         let responder = EndedWithUs(tokio::spawn(Arc::clone(&handler).answer(connection.sessions())));
-        Ok(Self { handler, connection, responder })
+        Ok(Self { handler, connection, tasks: [responder, EndedWithUs(tokio::spawn(tell_expired(service)))] })
     }
 
     pub(super) fn answers(&self) -> Answers {
@@ -145,5 +153,17 @@ impl Answers {
     }
 }
 
+/// Tells of calls that have waited for approval in vain, until it is aborted.
+async fn tell_expired(service: Service) {
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        service.tell_expired().await;
+    }
+}
+
+/// How often.
+const LOOK: Duration = Duration::from_secs(1);
 /// Why nothing is sent any more.
 const STOPPED: &str = "the service has stopped";

@@ -126,6 +126,7 @@ pub(super) const PACKAGES: &[Package] = &[
                     ("spans", "answer error"),
                     (".", "credentials error known_service link meters pending places token"),
                     ("report", ". meters"),
+                    ("approval_listener", ". error"),
                     ("control", ". link pending"),
                     ("stop_signal", ". answer control error pending"),
                     (

@@ -1,11 +1,18 @@
 //! `sealwire approvals`: a call that waits, the person who looks at it, and the call that then runs.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
+use sealwire::internal::client::ApprovalListener;
+use sealwire_testkit::nats_server::ServerOptions;
+use sealwire_testkit::python::python;
+use sealwire_testkit::{NatsServer, SOON, root, within};
 use serde_json::{Value, json};
-
-use sealwire_testkit::{SOON, within};
-use tokio::process::Child;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
 
 use crate::call::Bench;
 use crate::process::{SIGTERM, heard, says, send, spawn, whole};
@@ -29,6 +36,16 @@ from = ["treasurer"]
 everyone = true
 deny = ["math/mul"]
 unless_approved = "treasurer"
+when.params.a = { min = 100 }
+
+[approval.soon]
+from = ["treasurer"]
+within = "10s"
+
+[rule.large-sum]
+everyone = true
+deny = ["math/add"]
+unless_approved = "soon"
 when.params.a = { min = 100 }
 "#;
 
@@ -242,6 +259,124 @@ async fn requests_are_shown_as_they_come_and_so_is_their_end() {
     bench.end().await;
 }
 
+/// What is published to treasurers, from now on.
+async fn news(bench: &Bench) -> async_nats::Subscriber {
+    let bus = async_nats::connect(bench.server.url()).await.unwrap();
+    let news = bus.subscribe("rpc.v1-approvals.>").await.unwrap();
+    bus.flush().await.unwrap();
+    news
+}
+
+async fn next(news: &mut async_nats::Subscriber) -> (async_nats::Message, Value) {
+    let message = within(SOON, news.next()).await.unwrap();
+    let told = serde_json::from_slice(&message.payload).unwrap();
+    (message, told)
+}
+
+/// SPEC.md §6.3. What is asked for, decided, begun, or has waited in vain is published to those who decide, without parameters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_decide_are_told_what_happens_to_a_call_and_not_its_parameters() {
+    let bench = bench().await;
+    let mut news = news(&bench).await;
+    let id = waits(mul(&bench, "[100,77]"));
+    // The same request once more is nothing new.
+    waits(mul(&bench, "[100,77]"));
+    let (message, told) = next(&mut news).await;
+    assert_eq!(message.subject.as_str(), "rpc.v1-approvals.demo.treasurer");
+    let (asked_at, deadline) = (told["asked_at"].as_u64().unwrap(), told["deadline"].as_u64().unwrap());
+    assert_eq!(deadline - asked_at, 30 * 60);
+    let needs = |have| json!([{ "approval": "treasurer", "roles": ["treasurer"], "count": 1, "have": have }]);
+    let expected = |state: &str, deadline: &Value, have| {
+        json!({ "id": id, "service": "demo", "state": state, "agent": "planner", "method": "math/mul",
+                "asked_at": asked_at, "deadline": deadline, "needs": needs(have) })
+    };
+    assert_eq!(told, expected("pending", &told["deadline"], 0));
+    decide(&bench, &id, "approve");
+    mul(&bench, "[100,77]").ok();
+    for state in ["approved", "consumed"] {
+        let (_, told) = next(&mut news).await;
+        assert_eq!(told, expected(state, &told["deadline"], 1));
+    }
+    let denied = waits(mul(&bench, "[100,78]"));
+    decide(&bench, &denied, "deny");
+    for state in ["pending", "denied"] {
+        let (_, told) = next(&mut news).await;
+        assert_eq!((&told["id"], &told["state"]), (&json!(denied), &json!(state)));
+    }
+    let missed = waits(bench.run(&["call", "demo", "math/add", "[100,79]", "--json"]));
+    for state in ["pending", "expired"] {
+        let (_, told) = next(&mut news).await;
+        assert_eq!((&told["id"], &told["state"]), (&json!(missed), &json!(state)));
+        assert_eq!(told["deadline"].as_u64().unwrap() - told["asked_at"].as_u64().unwrap(), 10);
+    }
+    bench.end().await;
+}
+
+/// No list falls due by itself before the test gives up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_asks_when_it_is_told_that_something_has_happened() {
+    let bench = bench().await;
+    let watch = ["approvals", "watch", "demo", "--creds", "eve.creds.json", "--every", "10m", "--times", "3", "--json"];
+    let mut child = spawn(&bench.shell, &watch);
+    let mut stdout = heard(child.stdout.take().unwrap());
+    let id = waits(mul(&bench, "[100,9]"));
+    says(&mut stdout, &id).await;
+    decide(&bench, &id, "approve");
+    says(&mut stdout, "approved").await;
+    mul(&bench, "[100,9]").ok();
+    says(&mut stdout, "consumed").await;
+    assert!(within(SOON, child.wait()).await.unwrap().success());
+    bench.end().await;
+}
+
+/// SPEC.md §6.3.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_forged_on_the_subject_of_news_wakes_nobody() {
+    let bench = bench().await;
+    let mut news = news(&bench).await;
+    let credentials = sealwire::Credentials::load(bench.shell.path("eve.creds.json")).unwrap();
+    let client = sealwire::Client::connect(credentials).await.unwrap();
+    let subject = "rpc.v1-approvals.demo.treasurer".to_owned();
+    let others = ["rpc.v1.demo.>", "rpc.v1-approvals.bank.treasurer", "rpc.v1-approvals.demo.>"].map(str::to_owned);
+    let subjects: Vec<String> = others.into_iter().chain([subject.clone()]).collect();
+    let listener = ApprovalListener::open(&client, "demo", &subjects).await.unwrap();
+    // It may have missed something before it listened.
+    within(SOON, listener.news()).await;
+    assert!(listener.hears());
+    waits(mul(&bench, "[100,5]"));
+    let (message, _) = next(&mut news).await;
+    within(SOON, listener.news()).await;
+
+    let bus = async_nats::connect(bench.server.url()).await.unwrap();
+    let headers = message.headers.clone().unwrap();
+    bus.publish(subject.clone(), "{}".into()).await.unwrap();
+    bus.publish_with_headers(subject.clone(), headers.clone(), "{}".into()).await.unwrap();
+    for other in &subjects[..2] {
+        let other = other.replace('>', "x");
+        bus.publish_with_headers(other, headers.clone(), message.payload.clone()).await.unwrap();
+    }
+    bus.flush().await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(500), listener.news()).await.is_err());
+    // Whoever runs the broker can deliver it once more: then the service is asked once more.
+    bus.publish_with_headers(subject.clone(), headers, message.payload).await.unwrap();
+    within(SOON, listener.news()).await;
+
+    // Where the broker forbids it, that is known.
+    let config = "authorization: { default_permissions: { publish: \">\", subscribe: \"_INBOX.>\" }\nusers: [{ user: u, password: p }] }\n\
+                  no_auth_user: u\n";
+    let options = ServerOptions { config: Some(config.to_owned()), ..ServerOptions::default() };
+    let strict = NatsServer::start_with_options(options).await;
+    let credentials = client.credentials().clone().urls(vec![strict.url()]);
+    let client = sealwire::Client::connect(credentials).await.unwrap();
+    let listener = ApprovalListener::open(&client, "demo", &[subject]).await.unwrap();
+    let began = Instant::now();
+    while listener.hears() {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    bench.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_record_says_who_approved_what_and_how_soon() {
     let bench = bench_with("[record]\nfolder = \"records\"\n").await;
@@ -286,5 +421,87 @@ async fn the_record_says_who_approved_what_and_how_soon() {
         (&json!("eve"), &json!("treasurer"))
     );
     assert!(approval["given"][0]["at"].as_u64() >= approval["asked_at"].as_u64());
+    bench.end().await;
+}
+
+/// A block of docs/approvals.md that begins like this.
+fn on_the_page(begins: &str) -> String {
+    let page = std::fs::read_to_string(root().join("docs/approvals.md")).unwrap();
+    let (_, rest) = page.split_once(&format!("\n```{begins}\n")).unwrap();
+    rest.split_once("```").unwrap().0.to_owned()
+}
+
+/// A chat whose first answer is that it is down. What it was told is heard from it.
+async fn chat() -> (String, mpsc::UnboundedReceiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hooks/treasurers", listener.local_addr().unwrap());
+    let (told, hears) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for status in ["503 Busy"].into_iter().chain(std::iter::repeat("200 OK")) {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            let (mut line, mut length) = (String::new(), 0);
+            while stream.read_line(&mut line).await.unwrap() > 2 {
+                let lower = line.to_lowercase();
+                length = lower.strip_prefix("content-length: ").map_or(length, |text| text.trim().parse().unwrap());
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await.unwrap();
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            if status == "200 OK" {
+                let _ = told.send(serde_json::from_slice(&body).unwrap());
+            }
+        }
+    });
+    (url, hears)
+}
+
+/// docs/approvals.md.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bridge_of_the_page_tells_a_chat_what_waits_and_can_approve_nothing() {
+    let Some(python) = python() else { return };
+    let bench = bench().await;
+    let run = |line: &str| bench.shell.run(line).ok();
+    let url = bench.server.url();
+    run(&format!("keys new-agent bridge --alg eddsa --service dev/demo=demo.ring.json --url {url}"));
+    run(
+        "token issue --key token-key.json --audience dev/demo --role calc --subject bridge --cnf-kid bridge.k1 --out bridge.jwt",
+    );
+    let service = bench.shell.read_json("demo.service-key.json");
+    let (kid, x) = (service["kid"].as_str().unwrap(), service["x"].as_str().unwrap());
+    run(&format!("keys pin bridge.creds.json --service demo --kid {kid} --x {x} --only"));
+    bench.shell.write("policies/bridge.toml", &on_the_page("toml"));
+    let began = Instant::now();
+    while approvals(&bench, "bridge", &["list", "demo"]).code != 0 {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    bench.shell.write("to-chat.py", &on_the_page("python to-chat.py"));
+    let (hook, mut told) = chat().await;
+    let mut watch = spawn(&bench.shell, &["approvals", "watch", "demo", "--creds", "bridge.creds.json", "--json"]);
+    let bridge = Command::new(python)
+        .args([bench.shell.path("to-chat.py").to_str().unwrap(), &hook])
+        .stdin(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn();
+    let mut bridge = bridge.unwrap();
+    let (mut from, mut to) = (watch.stdout.take().unwrap(), bridge.stdin.take().unwrap());
+    let pipe = tokio::spawn(async move { drop(tokio::io::copy(&mut from, &mut to).await) });
+    let id = waits(mul(&bench, "[100,31]"));
+    let said = within(SOON, told.recv()).await.unwrap();
+    assert_eq!(said, json!({ "text": format!("planner waits with math/mul: sealwire approvals show bank {id}") }));
+
+    let digest = approvals(&bench, "bridge", &["show", "demo", &id, "--json"]).ok().json()["digest"].clone();
+    let approve = ["approve", "demo", &id, "--digest", digest.as_str().unwrap()];
+    approvals(&bench, "bridge", &approve).fails(10, &["rpc.approve"]);
+    approvals(&bench, "eve", &approve).ok();
+    let next = waits(mul(&bench, "[100,32]"));
+    let said = within(SOON, told.recv()).await.unwrap();
+    assert!(said["text"].as_str().unwrap().ends_with(&next), "what is no longer waiting is not told: {said}");
+    send(SIGTERM, watch.id().unwrap());
+    assert!(within(SOON, watch.wait()).await.unwrap().success());
+    within(SOON, pipe).await.unwrap();
+    assert!(within(SOON, bridge.wait()).await.unwrap().success());
     bench.end().await;
 }

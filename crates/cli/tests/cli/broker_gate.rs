@@ -353,6 +353,92 @@ async fn compiled_users_may_do_what_policies_leave_them_and_nothing_else() {
     assert!(text.contains(r#"publish: { deny: [">"] }"#), "{text}");
 }
 
+/// `ann` decides by files, and `bob` by what his token says.
+const APPROVERS: &str = r#"
+[method."site/add"]
+params = [{ name = "a", type = "integer" }]
+[role.treasurer]
+from = "files"
+allow = ["rpc.approvals"]
+[role.officer]
+allow = ["rpc.approvals"]
+[role.clerk]
+allow = ["site/add"]
+[role.blind]
+[agent.ann]
+roles = ["treasurer", "blind"]
+[agent.bob]
+roles = ["clerk"]
+[approval.large]
+from = ["treasurer", "officer", "blind"]
+[rule.large]
+everyone = true
+deny = ["site/add"]
+unless_approved = "large"
+"#;
+
+const NEWS: [&str; 6] = [
+    "rpc.v1-approvals.site.treasurer",
+    "rpc.v1-approvals.site.blind",
+    "rpc.v1-approvals.site.officer",
+    "rpc.v1-approvals.site.clerk",
+    "rpc.v1-approvals.site.*",
+    "rpc.v1-approvals.>",
+];
+
+/// The subjects of news that this connection may hear. It may publish on none.
+async fn hears(wire: &mut Wire) -> Vec<&'static str> {
+    let mut heard = Vec::new();
+    for subject in NEWS {
+        assert!(subject.contains(['*', '>']) || !wire.may_publish(subject).await, "{subject}");
+        if wire.may_subscribe(subject).await {
+            heard.push(subject);
+        }
+    }
+    heard
+}
+
+/// SPEC.md §19.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn news_of_calls_that_wait_is_heard_by_those_who_decide_and_published_by_their_service_alone() {
+    let gate = Gate::new();
+    std::fs::write(gate.site.path("policies/policy.toml"), APPROVERS).unwrap();
+    let users = ["--nats", "--users", "users.json"];
+    let server = gate.server(gate.compile(&users)).await;
+    let config = std::fs::read_to_string(gate.config()).unwrap();
+    let seed = config.split("nkey_seed = \"").nth(1).unwrap().split('"').next().unwrap();
+    let pair = KeyPair::from_seed(seed).unwrap();
+    let mut service = gate.connect(|nonce| with_nkey(&pair, nonce)).await.unwrap();
+    assert!(service.may_publish("rpc.v1-approvals.site.treasurer").await);
+    for other in ["rpc.v1-approvals.bank.treasurer", "rpc.v1-approvals.site", "rpc.v1-approvals.site.a.b"] {
+        assert!(!service.may_publish(other).await, "{other}");
+    }
+    assert!(!service.may_subscribe("rpc.v1-approvals.site.treasurer").await);
+    // What a token might say is not enough to hear what others may not know.
+    let mut ann = gate.connect(|nonce| with_nkey(&gate.ann, nonce)).await.unwrap();
+    assert_eq!(hears(&mut ann).await, NEWS[..2]);
+    let mut bob = gate.connect(|nonce| with_nkey(&gate.bob, nonce)).await.unwrap();
+    assert!(hears(&mut bob).await.is_empty());
+    server.reload(&gate.compile(&[&users[..], &["--agent", "bob=officer"]].concat())).await;
+    let mut bob = gate.connect(|nonce| with_nkey(&gate.bob, nonce)).await.unwrap();
+    assert_eq!(hears(&mut bob).await, NEWS[2..3]);
+    drop(server);
+
+    // By the token itself.
+    let _server = gate.with_callout().await;
+    let mut authd = gate.authd(&[]).await;
+    // Whoever could not list the calls does not hear of them.
+    for (agent, roles, expected) in [
+        ("ann", &["treasurer"][..], &NEWS[..2]),
+        ("bob", &["officer", "treasurer"], &NEWS[2..3]),
+        ("bob", &["blind"], &[]),
+    ] {
+        let mut wire = Wire::admitted(gate.port, &gate.token(agent, roles, 600)).await;
+        assert_eq!(hears(&mut wire).await, expected, "{agent}");
+    }
+    authd.kill().await.unwrap();
+}
+
 /// Operator mode: JWTs that the account's key signs, and the template of a scoped signing key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compiled_jwts_and_scoped_keys_give_the_same_permissions() {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::Args;
 use sealwire::errors::{ErrorKind, code};
+use sealwire::internal::client::ApprovalListener;
 use sealwire::{Client, ClientError, RpcError};
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep_until};
 
 use super::desk::Desk;
 use super::pages::{self, LIST, Listed};
@@ -20,7 +21,8 @@ use crate::when;
 
 /// Print calls that wait for approval as they come, and what becomes of them: a line for each change
 ///
-/// First those that wait already. Runs until SIGTERM or Ctrl-C.
+/// First those that wait already. The service is asked when it tells that something has happened, and now and then. Runs until SIGTERM or
+/// Ctrl-C.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,9 +32,9 @@ Examples:
 pub(crate) struct Watch {
     #[command(flatten)]
     desk: Desk,
-    /// How often to ask the service, at least every 1s apart
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = when::interval)]
-    every: Duration,
+    /// How often to ask the service even if it tells nothing; default 1m, or 5s where the broker lets this agent hear nothing
+    #[arg(long, value_name = "TIME", value_parser = when::interval)]
+    every: Option<Duration>,
     /// Stop after this many lines
     #[arg(long, value_name = "N")]
     times: Option<u64>,
@@ -43,25 +45,34 @@ impl Watch {
         let Self { desk, every, times } = self;
         desk.options().run_until_stopped(&desk.service, out, async |client: Client, signals, credentials| {
             let (mut seen, mut said, mut is_troubled) = (Seen::default(), 0, false);
-            let mut ticks = interval(every.max(SHORTEST));
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let (mut ears, mut asked_at) = (Ears::default(), None);
             while times.is_none_or(|times| said < times) {
                 let request = desk.request(&client);
                 let asked = async {
-                    ticks.tick().await;
+                    if let Some(asked_at) = asked_at {
+                        ears.wait(asked_at, every.unwrap_or(if is_troubled || !ears.hear() { OFTEN } else { SELDOM }))
+                            .await;
+                    }
                     pages::read(&request).await
                 };
-                match signals.unless_stopped(asked).await {
+                let asked = signals.unless_stopped(asked).await;
+                asked_at = Some(Instant::now());
+                match asked {
                     // The usual end.
                     None => break,
                     Some(Ok(listed)) => {
                         is_troubled = false;
+                        let news = listed.news.clone();
                         for request in seen.changes(listed) {
                             out.result(&json!({ "approval": request }), || line(&request))?;
                             said += 1;
                             if times.is_some_and(|times| said >= times) {
                                 break;
                             }
+                        }
+                        let listening = ears.listen(&client, &desk.service, news);
+                        if signals.unless_stopped(listening).await.is_none() {
+                            break;
                         }
                     }
                     Some(Err(error)) => {
@@ -72,11 +83,7 @@ impl Watch {
                         }
                         if !std::mem::replace(&mut is_troubled, true) {
                             let error = failure.object();
-                            out.warning(&format!(
-                                "{}; asking again every {} s",
-                                error.message(),
-                                every.as_secs().max(1)
-                            ));
+                            out.warning(&format!("{}; asking again now and then", error.message()));
                         }
                     }
                 }
@@ -107,6 +114,45 @@ fn passes(error: &ClientError) -> bool {
         | ErrorKind::Busy
         | ErrorKind::Token => true,
         _ => false,
+    }
+}
+
+/// Hears when it is time to ask.
+#[derive(Default)]
+struct Ears {
+    subjects: Vec<String>,
+    listener: Option<ApprovalListener>,
+}
+
+impl Ears {
+    /// Listens on these subjects from now on. What happened before that is found in the next list, which comes soon.
+    async fn listen(&mut self, client: &Client, service: &str, subjects: Vec<String>) {
+        if self.subjects != subjects {
+            (self.listener, self.subjects) = (None, subjects);
+        }
+        if self.listener.is_none() && !self.subjects.is_empty() {
+            // Without it, there are more lists.
+            self.listener = ApprovalListener::open(client, service, &self.subjects).await.ok();
+        }
+    }
+
+    /// Whether news would be heard.
+    fn hear(&self) -> bool {
+        self.listener.as_ref().is_some_and(ApprovalListener::hears)
+    }
+
+    /// Waits until it is time to ask once more: for news, and no longer than `every`.
+    async fn wait(&self, asked_at: Instant, every: Duration) {
+        let news = async {
+            match &self.listener {
+                Some(listener) => listener.news().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = sleep_until(asked_at + every.max(SHORTEST)) => {}
+            () = news => sleep_until(asked_at + SHORTEST).await,
+        }
     }
 }
 
@@ -148,6 +194,9 @@ impl Seen {
 
 /// The shortest time between two lists.
 const SHORTEST: Duration = Duration::from_secs(1);
+/// The time between two lists without news, and where news cannot be heard.
+const SELDOM: Duration = Duration::from_secs(60);
+const OFTEN: Duration = Duration::from_secs(5);
 /// How many requests are remembered while lists have gaps: more than a service has.
 const KNOWN: usize = 1_024;
 
@@ -168,7 +217,7 @@ mod tests {
     fn each_change_is_told_once_and_a_gap_in_a_list_is_none() {
         let mut seen = Seen::default();
         let mut told = |found: &[Summary], unread: usize| {
-            let listed = Listed { found: found.to_vec(), unread, is_whole: unread == 0 };
+            let listed = Listed { found: found.to_vec(), unread, is_whole: unread == 0, news: Vec::new() };
             let mut told: Vec<_> =
                 seen.changes(listed).iter().map(|request| format!("{} {}", request.id, request.state)).collect();
             told.sort();

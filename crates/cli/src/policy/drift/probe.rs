@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sealwire::decide::Approval;
 use sealwire::errors::BusError;
 use sealwire::internal::nats::{Connection, Event, Handler, Message, OpenError, Options, Subject};
 use sealwire::internal::wire::Nonce;
@@ -135,7 +136,12 @@ impl<'f> Field<'f> {
             publish.insert(format!("{}.{}", service.endpoint.subject(name), method.replace('/', ".")));
         }
         for service in self.services {
-            let (environment, service) = (service.endpoint.environment(), service.endpoint.service());
+            let Gated { endpoint, policy, .. } = service;
+            let (environment, service) = (endpoint.environment(), endpoint.service());
+            let roles = policy.approvals().flat_map(Approval::roles).chain([mark]);
+            let news: BTreeSet<String> = roles.filter_map(|role| endpoint.approvals_subject(role)).collect();
+            publish.extend(news.iter().cloned());
+            subscribe.extend(news);
             publish.extend([format!("_SVC.{service}.replica.{mark}"), format!("rg.{environment}.{service}.{mark}")]);
             subscribe.extend([format!("_SVC.{service}.replica.{mark}"), format!("_SVC.{service}.guard.{mark}")]);
         }
