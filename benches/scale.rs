@@ -212,7 +212,7 @@ impl Caller {
             idempotency_key: None,
             window: None,
             traceparent: None,
-            capabilities: None,
+            ..Signed::default()
         });
         let headers = HeaderBlock::of(&[("Authorization", signed.authorization.as_str())]);
         Delivery::new(&self.subject, &self.reply, headers, body.into_bytes())

@@ -378,6 +378,7 @@ fn messages(desk: &Desk, agent: &Agent, count: usize, body: &str) -> Vec<Option<
             window: None,
             traceparent: None,
             capabilities: None,
+            task_ms: None,
         });
         let headers = sealwire::internal::wire::HeaderBlock::of(&[("Authorization", signed.authorization.as_str())]);
         Some(Delivery::new(&subject, reply, headers, body.as_bytes().to_vec()))

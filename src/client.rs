@@ -38,6 +38,8 @@ mod spans;
 mod stop_signal;
 mod stream;
 mod stream_options;
+mod task;
+mod task_state;
 mod token;
 
 use std::fmt;
@@ -55,7 +57,7 @@ pub use approval::{NeededApproval, PendingApproval};
 pub use approval_listener::ApprovalListener;
 pub use attachment::Attachment;
 pub use batch::{Batch, BatchAnswers, BatchCall};
-pub use catalogue::{Catalogue, MethodInfo, MethodResult};
+pub use catalogue::{Catalogue, MethodInfo, MethodResult, TaskMode};
 pub use credentials::{Credentials, CredentialsError, MemberFault};
 pub use error::{ClientError, ErrorKind, HintKind, InvalidRequest, ProtocolError, StreamLoss};
 pub use observe::{CallEnd, Observed, Observer, ReportedEvent};
@@ -67,6 +69,8 @@ pub use request::RequestBuilder;
 pub(crate) use request::decode;
 pub use sent::{MessageId, Receipt};
 pub use stream::{CallStream, Subscription};
+pub use task::{Task, TaskProgress, TaskStatus};
+pub use task_state::TaskState;
 pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource, Tokens};
 
 use crate::clock::{Clock, SystemClock};

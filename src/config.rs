@@ -350,6 +350,19 @@ pub struct LimitsConfig {
     /// 16 MiB unless configured otherwise.
     #[setting(unit = "bytes", min = 1_024)]
     pub stream_response_bytes: usize,
+    /// How many of an agent's tasks, calls for which nobody waits, may run in each replica.
+    #[setting(unit = "tasks", min = 1)]
+    pub agent_tasks: usize,
+    /// How many tasks may run in each replica, for all agents together. An agent may have one more only while it has fewer than are free.
+    #[setting(unit = "tasks", min = 1)]
+    pub tasks: usize,
+    /// The memory for the parameters of all tasks together. An agent gets more only if it then has no more than what is left free.
+    #[setting(unit = "bytes", min = 1 << 20)]
+    pub task_bytes: usize,
+    /// For how long a replica has a task before it must have said again, to the store, that it runs; it says so six times as often. A task
+    /// whose replica cannot reach the store for that long is stopped, and one whose replica died is known to be lost 12 s after that.
+    #[setting(unit = "seconds", min = 5, max = 600)]
+    pub task_lease_s: u64,
     /// The largest attachment: an argument larger than a message, which a method fetches from its caller. Half of
     /// `attachment_memory_bytes` if that is less.
     #[setting(unit = "bytes", min = 1_024)]
@@ -390,6 +403,10 @@ impl Default for LimitsConfig {
             streams: service.streams.in_all,
             stream_bytes: service.streams.bytes,
             stream_response_bytes: service.streams.response,
+            agent_tasks: service.tasks.per_agent,
+            tasks: service.tasks.in_all,
+            task_bytes: service.tasks.bytes,
+            task_lease_s: service.tasks.lease.as_secs(),
             attachment_bytes: service.attachments.each,
             attachment_memory_bytes: service.attachments.in_all,
             hints_per_second: service.hints_per_second,

@@ -96,7 +96,8 @@ pub use rpc::RpcError;
 pub mod call {
     pub use crate::client::{
         Attachment, BatchAnswers, BatchCall, Catalogue, ClientBuilder, ClientStats, CommandToken, FetchedToken,
-        FileToken, MethodInfo, MethodResult, NeededApproval, PendingApproval, StaticToken,
+        FileToken, MethodInfo, MethodResult, NeededApproval, PendingApproval, StaticToken, Task, TaskMode,
+        TaskProgress, TaskState, TaskStatus,
     };
     #[cfg(feature = "service")]
     pub use crate::in_process::InProcessClient;
@@ -112,7 +113,7 @@ pub mod serve {
     pub use crate::service::{
         Attachment, AttachmentLimits, BudgetCounters, Builder, Call, Condition, Counters, Denied, Description, Ending,
         Health, Message, MethodCounters, MethodService, Outlet, ParamList, ParamValue, Permit, Permitted, QuotaLimits,
-        QuotaScope, Ready, RefusedReload, ShadowCounters, State, StreamLimits, WantsMethods, WantsPolicy,
+        QuotaScope, Ready, RefusedReload, ShadowCounters, State, StreamLimits, TaskLimits, WantsMethods, WantsPolicy,
         WantsVerifier, Watched,
     };
     pub use crate::wire::{Delivery, Sealed};

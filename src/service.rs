@@ -38,6 +38,7 @@ mod serve;
 mod shares;
 mod spans;
 mod streams;
+mod tasks;
 mod topic;
 
 use std::convert::Infallible;
@@ -51,6 +52,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use serde_json::value::to_raw_value;
 use tokio::time::Instant;
 
 use crate::auth::{AdmitError, AuthError, Authentic, Verifier};
@@ -79,8 +81,8 @@ pub use counters::{BudgetCounters, Counters, MethodCounters, ShadowCounters};
 pub use ctx::Ctx;
 pub use description::Description;
 pub use fair::Bounds as FairBounds;
-use idempotency::{Attempt, Begun as Claim, Ended, Idempotency, Ticket};
-pub use idempotency::{Conflict, Idempotent};
+use idempotency::{Attempt, Begun as Claim, Ended, Idempotency, TaskAsked, Ticket};
+pub use idempotency::{Conflict, Idempotent, NotSo};
 use lines::{Lines, LogKey};
 use meters::{Meters, Stage};
 pub use method::{Method, method};
@@ -101,6 +103,8 @@ use shares::Payer;
 use spans::{EntrySpan, Spans};
 use streams::{Asked, CallKey, Finished, FrameWriter, OpenCall, OpenCalls, OpenSlot, Refused, Start, subscription_end};
 pub use streams::{Ending, FrameError, Outlet, StreamLimits};
+pub use tasks::TaskLimits;
+use tasks::{TaskPlace, Tasks};
 pub use topic::{Topic, WhenFull};
 
 /// A service: a verifier, a policy and methods, behind one pipeline.
@@ -128,6 +132,7 @@ struct Inner {
     hints: HintRate,
     /// The calls under way.
     open: Arc<OpenCalls>,
+    tasks: Arc<Tasks>,
     /// Memory for attachments: large arguments that methods fetch from their callers.
     attachments: Arc<AttachmentMemory>,
     counters: Counters,
@@ -154,6 +159,8 @@ pub struct ServiceLimits {
     pub hints_per_second: u32,
     /// Bounds of calls that may be answered with frames.
     pub streams: StreamLimits,
+    /// Bounds of calls for which nobody waits.
+    pub tasks: TaskLimits,
     /// Bounds of what methods fetch from their callers.
     pub attachments: AttachmentLimits,
 }
@@ -167,6 +174,7 @@ impl Default for ServiceLimits {
             quota: QuotaLimits::default(),
             hints_per_second: 100,
             streams: StreamLimits::default(),
+            tasks: TaskLimits::default(),
             attachments: AttachmentLimits::default(),
         }
     }
@@ -284,7 +292,7 @@ impl Service {
         // Under way from here on: the caller may stop the call, and ask for more time or frames.
         let Calls { entries, binding, window, bytes, message } = calls;
         let frames = frames.filter(|_| window.is_some());
-        let _open = match this.register(&message, &payer, frames.as_ref().map(|_| bytes)) {
+        let open = match this.register(&message, &payer, frames.as_ref().map(|_| bytes)) {
             Ok(slot) => slot,
             Err(refusal) => return this.refuse(refusal, Some(&agent), ReplyRoute::from(binding)),
         };
@@ -316,7 +324,12 @@ impl Service {
                     let about = (&*message.open, &message.trace);
                     return Box::pin(this.answer_with_frames(entry, &policy, started, about, frames)).await;
                 }
-                let text = this.entry(entry, None, &policy, started, &message.trace).await?.text;
+                let mut written = this.entry(entry, None, &policy, started, &message.trace).await?;
+                if let Some(task) = written.task.take() {
+                    let service = Arc::clone(&self.0);
+                    this.tasks.spawn(async move { service.finish_task(*task, open).await });
+                }
+                let text = std::mem::take(&mut written.text);
                 if text.len() <= this.response_limit() { Ok(text) } else { Err(TooLarge) }
             }
             Entries::Batch(entries) => Box::pin(this.batch(entries, &message, &policy, started)).await?,
@@ -464,6 +477,30 @@ struct Answered {
     outcome: Outcome,
     /// Whether it is the outcome of an earlier call with the same idempotency key.
     is_stored: bool,
+    /// Whether it is the state of a task, and not what the method has returned.
+    is_task: bool,
+    /// The task that begins.
+    task: Option<Box<Task>>,
+}
+
+/// A call for which nobody waits, and that begins now.
+struct Task {
+    begun: Begun,
+    ticket: Ticket,
+    message: Arc<Message>,
+    method: Arc<str>,
+    started: Instant,
+    recorded: Option<Box<RecordedCall>>,
+    _place: TaskPlace,
+}
+
+impl Task {
+    fn new(begun: Begun, ticket: Ticket, place: TaskPlace) -> Self {
+        let call = begun.call();
+        let (message, method) = (Arc::clone(&call.message), Arc::clone(&call.method));
+        message.open.is_a_task(ticket.until_ms());
+        Self { begun, ticket, message, method, started: Instant::now(), recorded: None, _place: place }
+    }
 }
 
 /// What became of a call before it could run.
@@ -477,7 +514,7 @@ enum Authorized {
 
 impl From<Outcome> for Answered {
     fn from(outcome: Outcome) -> Self {
-        Self { outcome, is_stored: false }
+        Self { outcome, is_stored: false, is_task: false, task: None }
     }
 }
 
@@ -491,6 +528,8 @@ struct Written {
     text: Vec<u8>,
     /// Records the outcome once the response is sent.
     recorded: Option<Box<RecordedCall>>,
+    /// The task that it says has begun.
+    task: Option<Box<Task>>,
 }
 
 impl From<Response> for Written {
@@ -498,7 +537,7 @@ impl From<Response> for Written {
         let text = response.to_bytes();
         let error = response.outcome.err();
         let is_late = error.as_ref().and_then(RpcError::profile_code) == Some(crate::rpc::code::TIMEOUT);
-        Self { code: error.map(|error| error.code()), is_late, id: response.id, text, recorded: None }
+        Self { code: error.map(|error| error.code()), is_late, id: response.id, text, recorded: None, task: None }
     }
 }
 
@@ -629,7 +668,9 @@ impl Inner {
         let recorded = self.recorder.as_ref().map(|recorder| (recorder, call.params.clone()));
         // A call that may run for long is decided again when the policy changes.
         let mut watch = self.meters.watch(Stage::Policy);
-        let asked = message.open.frames().map(|_| (Arc::clone(&method), call.params.clone()));
+        let may_be_long = message.open.frames().is_some() || message.task_until_ms.is_some();
+        let asked = may_be_long.then(|| (Arc::clone(&method), call.params.clone()));
+        let admitted = self.admits(&call);
         let (authorized, decision) = policy.authorize(call, now_ms);
         let (authorized, decision, mut approval) = match authorized {
             Ok(permitted) => (Authorized::Runnable(Runnable::Permitted(permitted)), decision, None),
@@ -674,7 +715,7 @@ impl Inner {
             }
         };
         self.counters.shadow(&decision);
-        let Answered { outcome, is_stored } = match authorized {
+        let Answered { outcome, is_stored, is_task, mut task } = match authorized {
             Authorized::Denied(refusal) => {
                 let refusal = refusal.unwrap_or_else(|| match &decision.reason {
                     Reason::UnknownMethod { would_allow: true } => Refusal::UnknownMethod,
@@ -685,6 +726,9 @@ impl Inner {
                 Err(self.entry_error(&refusal)).into()
             }
             Authorized::Known(answered) => answered,
+            Authorized::Runnable(_) if let Err(not_so) = admitted => {
+                Err(self.entry_error(&Refusal::NotSo(not_so))).into()
+            }
             Authorized::Runnable(_) if self.is_revoked(&message.open, Some(&method), self.clock.now_s()) => {
                 Err(self.entry_error(&Refusal::Revoked)).into()
             }
@@ -747,6 +791,7 @@ impl Inner {
             entry = position,
             code = error.map(RpcError::code),
             stored = is_stored,
+            task = is_task,
             // The cause may quote what the caller answered to a question.
             error = error.and_then(std::error::Error::source).map(|cause| one_line(&cause.to_string(), MAX_CAUSE)),
             frames = message.open.frames().map(FrameWriter::frames).filter(|frames| *frames > 0),
@@ -766,7 +811,12 @@ impl Inner {
             }
             return None;
         };
-        let mut written = self.bounded(id, outcome, limit, is_stored);
+        let mut written = self.bounded(id, outcome, limit, (is_stored, is_task));
+        // What a task comes to is recorded when it does.
+        if let Some(task) = &mut task {
+            task.recorded = recorded.take();
+        }
+        written.task = task;
         if let Some(mut recorded) = recorded {
             recorded.answered(written.code, Some(&written.text));
             written.recorded = Some(recorded);
@@ -796,6 +846,8 @@ impl Inner {
             catalogue: &self.catalogue,
             title: self.endpoint.audience().as_str(),
             approvals: self.approvals.as_ref(),
+            kept: self.idempotency.as_ref(),
+            is_revoked: &|method| self.is_revoked(&message.open, Some(method), now_ms / 1000),
             evidence: message.evidence.as_ref(),
             room: if message.open.frames().is_some() { PAGE } else { self.response_limit() },
         };
@@ -806,7 +858,16 @@ impl Inner {
     /// attempt.
     fn attempt(&self, call: &Call) -> Option<(&Idempotency, Attempt)> {
         let kept = self.idempotency.as_ref()?;
-        Some((kept, kept.attempt(call)?))
+        Some((kept, kept.attempt(call, self.tasks.lease(), self.clock.now_ms())?))
+    }
+
+    /// Whether a call can be made as it is made: as a task, or not as one.
+    fn admits(&self, call: &Call) -> Result<(), NotSo> {
+        match &self.idempotency {
+            Some(kept) => kept.admits(call),
+            None if call.message.task_until_ms.is_some() => Err(NotSo::AsTask),
+            None => Ok(()),
+        }
     }
 
     /// Keeps requests for approval and counts of shared budgets from now on, if this policy needs any.
@@ -835,7 +896,7 @@ impl Inner {
     ) -> (Authorized, Decision, Option<ApprovalRecord>) {
         let Some(approvals) = &self.approvals else { return (Authorized::Denied(None), decision, None) };
         // What cannot run in any case gets no stored outcome, and nobody is asked about it.
-        if let Err(refusal) = self.may_start(&call) {
+        if let Err(refusal) = self.may_start(&call).and_then(|()| self.admits(&call).map_err(Refusal::NotSo)) {
             return (Authorized::Denied(Some(refusal)), decision, None);
         }
         if let Some((kept, attempt)) = self.attempt(&call) {
@@ -843,7 +904,7 @@ impl Inner {
                 return (Authorized::Denied(Some(Refusal::KeyOfBatch)), decision, None);
             }
             if let Some(begun) = kept.known(&attempt, &self.verifier, now_ms).await
-                && let Err(known) = self.begun(begun)
+                && let Err(known) = self.begun(kept, begun, &call).await
             {
                 return (Authorized::Known(known), decision, None);
             }
@@ -909,17 +970,34 @@ impl Inner {
     }
 
     /// The ticket to run a method once for its key, or the answer if it does not run.
-    fn begun(&self, claim: Claim) -> Result<Ticket, Answered> {
+    async fn begun(&self, kept: &Idempotency, claim: Claim, call: &Call) -> Result<Ticket, Answered> {
         let refused = |refusal| Err(Err(self.entry_error(&refusal)).into());
         match claim {
-            Claim::Run(ticket) => Ok(ticket),
-            Claim::Stored(outcome) => Err(Answered { outcome, is_stored: true }),
+            Claim::Run(ticket) => Ok(*ticket),
+            // Whoever begins a task again is told how it is: the first answer may have been lost.
+            Claim::Stored(_) if call.message.task_until_ms.is_some() => Err(self.task(kept, call).await),
+            Claim::Conflict(conflict)
+                if call.message.task_until_ms.is_some() && !matches!(conflict, Conflict::OtherParams) =>
+            {
+                Err(self.task(kept, call).await)
+            }
+            Claim::Stored(outcome) => Err(Answered { is_stored: true, ..outcome.into() }),
             Claim::Conflict(conflict) => refused(Refusal::Conflict(conflict)),
             Claim::Refused(error) => refused(Refusal::OutcomeStore(error)),
         }
     }
 
-    /// Runs the method, unless it already ran under the same key.
+    /// How the task is that a call has begun before.
+    async fn task(&self, kept: &Idempotency, call: &Call) -> Answered {
+        let key = call.message.idempotency_key.as_deref().unwrap_or_default();
+        let asked = TaskAsked { caller: call.caller(), method: call.method(), key };
+        match kept.task(asked, &self.verifier, self.clock.now_ms()).await {
+            Ok(status) => Answered { is_task: true, ..to_raw_value(&status).map_err(RpcError::internal).into() },
+            Err(error) => Err(self.entry_error(&Refusal::OutcomeStore(error))).into(),
+        }
+    }
+
+    /// Runs the method, unless it already ran under the same key. A task is returned, and runs once its caller is told.
     async fn run_once(
         &self,
         runnable: Runnable,
@@ -934,7 +1012,15 @@ impl Inner {
         if message.in_batch {
             return refused(Refusal::KeyOfBatch);
         }
-        let ticket = match self.begun(kept.begin(attempt, &self.verifier, now_ms).await) {
+        let place = match message.task_until_ms {
+            None => None,
+            Some(_) => match self.tasks.enter(&self.quotas.payer(&message.caller), runnable.call()) {
+                Some(place) => Some(place),
+                None => return self.no_place(kept, &attempt, runnable.call(), now_ms).await,
+            },
+        };
+        let claim = kept.begin(attempt, &self.verifier, now_ms).await;
+        let ticket = match self.begun(kept, claim, runnable.call()).await {
             Ok(ticket) => ticket,
             Err(answered) => return answered,
         };
@@ -950,14 +1036,78 @@ impl Inner {
                 return refused(refusal);
             }
         };
+        if let Some(place) = place {
+            let outcome = to_raw_value(&ticket.status()).map_err(RpcError::internal);
+            let task = Task::new(begun, ticket, place);
+            return Answered { outcome, is_stored: false, is_task: true, task: Some(Box::new(task)) };
+        }
         let ran = self.run(begun, &message.open).await;
         // Stored before the caller is told: a caller that has the answer and asks again must find it.
         let ended = match &ran {
             Ran::InTime(outcome) | Ran::Late(_, outcome) => Ended::With(outcome),
             Ran::Stopped(_) | Ran::Panicked => Ended::Unknown,
         };
-        kept.end(ticket, ended, &self.verifier).await;
+        kept.end(ticket, ended, &self.verifier, self.clock.now_ms()).await;
         self.told(ran).into()
+    }
+
+    /// What a call gets for which there is no room as a task: how the task is, if it began before.
+    async fn no_place(&self, kept: &Idempotency, attempt: &Attempt, call: &Call, now_ms: u64) -> Answered {
+        if let Some(known) = kept.known(attempt, &self.verifier, now_ms).await
+            && let Err(answered) = self.begun(kept, known, call).await
+        {
+            return answered;
+        }
+        let full = QuotaExceeded { scope: QuotaScope::Tasks, retry_after_ms: 1_000 };
+        Err(self.entry_error(&Refusal::Quota(full))).into()
+    }
+
+    /// Runs a task whose caller has been told, and stores what becomes of it.
+    async fn finish_task(&self, task: Task, _open: OpenSlot) {
+        let Some(kept) = &self.idempotency else { return };
+        let Task { begun, mut ticket, message, method, started, recorded, _place } = task;
+        let ran = {
+            let run = self.run(begun, &message.open);
+            let held = kept.hold(&mut ticket, self.tasks.lease(), &self.verifier, &*self.clock);
+            tokio::select! {
+                biased;
+                ran = run => ran,
+                never = held => match never {},
+            }
+        };
+        let ended = match &ran {
+            Ran::InTime(outcome) | Ran::Late(_, outcome) => Ended::With(outcome),
+            Ran::Stopped(Refusal::Ended(Ending::Cancelled)) => Ended::Cancelled,
+            Ran::Stopped(_) | Ran::Panicked => Ended::Unknown,
+        };
+        kept.finish(ticket, ended, &self.verifier, &*self.clock).await;
+        let by = if matches!(ran, Ran::Stopped(Refusal::Deadline)) { "deadline" } else { "answered" };
+        let has_outcome = matches!(ran, Ran::InTime(_) | Ran::Late(..));
+        let outcome = match ran {
+            Ran::InTime(outcome) | Ran::Late(_, outcome) => outcome,
+            Ran::Stopped(refusal) => Err(self.entry_error(&refusal)),
+            Ran::Panicked => self.told(Ran::Panicked),
+        };
+        let error = outcome.as_ref().err().map(RpcError::code);
+        let agent = &message.caller.agent;
+        if let Some(suppressed) = self.lines.check_call(agent, if error.is_some() { "failed" } else { "called" }) {
+            tracing::info!(
+                target: "sealwire::call",
+                %agent,
+                method = %Shown(&method),
+                message_id = %&*message.id,
+                by = message.open.ending().map_or(by, Ending::label),
+                code = error,
+                duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+                suppressed = Some(suppressed).filter(|suppressed| *suppressed > 0),
+                "task"
+            );
+        }
+        if let Some(mut recorded) = recorded {
+            let text = has_outcome.then(|| Response::new(Id::null(), outcome).to_bytes());
+            recorded.answered(error, text.as_deref());
+            recorded.ended(by);
+        }
     }
 
     /// What the caller is told about a run.
@@ -1126,9 +1276,11 @@ impl Inner {
     }
 
     /// Replaces an answer above its limit by an error that says so. The call was executed.
-    fn bounded(&self, id: Id, outcome: Outcome, limit: usize, is_stored: bool) -> Written {
+    fn bounded(&self, id: Id, outcome: Outcome, limit: usize, (is_stored, is_task): (bool, bool)) -> Written {
         let response = Response::new(id, outcome);
-        let written = Written::from(if is_stored { response.of_earlier_run() } else { response });
+        let response = if is_stored { response.of_earlier_run() } else { response };
+        let is_task = is_task && response.outcome.is_ok();
+        let written = Written::from(if is_task { response.of_task() } else { response });
         if written.text.len() <= limit {
             return written;
         }

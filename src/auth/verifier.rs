@@ -89,6 +89,10 @@ pub struct Verified {
     pub(crate) traceparent: Option<String>,
     /// What the caller can do beyond receiving a result. No decision reads it.
     pub(crate) capabilities: Option<String>,
+    /// It is a task that may run for so many milliseconds from when it was signed.
+    pub(crate) task_ms: Option<u64>,
+    /// When it was signed, in whole seconds since the Unix epoch.
+    pub(crate) issued_at: u64,
     pub(crate) token: ShownToken,
     pub(crate) binding: Option<Binding>,
 }
@@ -493,6 +497,8 @@ impl Verifier {
                         window: claims.win,
                         traceparent: claims.tp,
                         capabilities: claims.cap,
+                        task_ms: claims.det,
+                        issued_at: claims.iat,
                         token: ShownToken { token: access, key: record },
                         binding,
                     },

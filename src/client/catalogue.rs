@@ -45,9 +45,30 @@ pub struct MethodInfo {
     /// Whether a call with an idempotency key runs only once.
     #[serde(rename = "x-idempotent", default)]
     pub is_idempotent: bool,
+    /// Whether it may, or must, be called as a task ([`RequestBuilder::detach`]): `optional` or `required`; `None` if it cannot. A word of a
+    /// newer service is `None`, too.
+    #[serde(rename = "x-task", default, deserialize_with = "task_mode")]
+    pub task: Option<TaskMode>,
     /// The method's whole OpenRPC object, as received.
     #[serde(skip)]
     pub document: Option<Box<RawValue>>,
+}
+
+/// How a method may be called as a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TaskMode {
+    /// As a task, or waiting for its outcome.
+    Optional,
+    /// As a task only.
+    Required,
+}
+
+fn task_mode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<TaskMode>, D::Error> {
+    Ok(match &*String::deserialize(deserializer)? {
+        "optional" => Some(TaskMode::Optional),
+        "required" => Some(TaskMode::Required),
+        _ => None,
+    })
 }
 
 /// What a method returns.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::credentials::CredentialsError;
+use super::task_state::TaskState;
 use super::token::TokenFault;
 use crate::name::NameError;
 use crate::nats::BusError;
@@ -177,6 +178,15 @@ pub enum ClientError {
         /// Whether the message may have been sent.
         sent: bool,
     },
+    /// The task has no outcome: see [`TaskStatus::result`](super::TaskStatus::result).
+    #[error("{}", match .0 {
+        TaskState::Absent => "the service knows no such task of yours",
+        TaskState::Working => "the task still runs",
+        TaskState::Cancelled => "the task was cancelled",
+        TaskState::NotKept => "the task was executed, and its outcome was not kept",
+        TaskState::Unknown | TaskState::Completed | TaskState::Failed => "the task had begun, and its outcome is unknown",
+    })]
+    Task(TaskState),
     /// The request was sent again, see [`RequestBuilder::idempotent`](super::RequestBuilder::idempotent), and the last attempt was not
     /// executed. An earlier one may have been: the outcome is unknown. In a batch that was answered, each call has its own error.
     #[error("sent more than once, outcome unknown: an earlier attempt may have run ({earlier}); the last one: {last}")]
@@ -258,6 +268,8 @@ pub enum ErrorKind {
     StreamLost,
     /// See [`ClientError::ResultTooLarge`].
     ResultTooLarge,
+    /// See [`ClientError::Task`].
+    Task,
     /// See [`ClientError::Ended`].
     Ended,
     /// See [`ClientError::Cancelled`].
@@ -291,12 +303,13 @@ impl ErrorKind {
             Self::ResultTooLarge => "result_too_large",
             Self::Ended => "ended",
             Self::Cancelled => "cancelled",
+            Self::Task => "task",
             Self::Closed => "closed",
         }
     }
 
     /// All of them, for tables that must not miss one.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Credentials,
         Self::Connect,
         Self::Invalid,
@@ -316,6 +329,7 @@ impl ErrorKind {
         Self::Decode,
         Self::StreamLost,
         Self::ResultTooLarge,
+        Self::Task,
         Self::Ended,
         Self::Cancelled,
         Self::Closed,
@@ -349,6 +363,7 @@ impl ClientError {
             Self::Decode { .. } => ErrorKind::Decode,
             Self::StreamLost { .. } => ErrorKind::StreamLost,
             Self::ResultTooLarge { .. } => ErrorKind::ResultTooLarge,
+            Self::Task(_) => ErrorKind::Task,
             Self::Ended => ErrorKind::Ended,
             Self::Cancelled { .. } => ErrorKind::Cancelled,
             // The last attempt says nothing about the one that may have run.
@@ -380,6 +395,7 @@ impl ClientError {
             | Self::Forbidden { sent, .. }
             | Self::InboxForbidden { sent, .. }
             | Self::Closed { sent } => *sent,
+            Self::Task(state) => matches!(state, TaskState::Working | TaskState::Cancelled | TaskState::Unknown),
             // A result or a refusal: nobody can tell which.
             Self::Protocol(_) => true,
             // The outcome comes later, or never if the stream is dropped because of this.
@@ -520,6 +536,9 @@ pub enum ProtocolError {
     /// What the service says about its methods is not a catalogue, or exceeds the bounds.
     #[error("what it says about its methods is not a catalogue, or is more than the client accepts")]
     Catalogue,
+    /// A call as a task was answered with something else, or what the service says of a task is not well-formed.
+    #[error("what it says of a task is not the state of one")]
+    Task,
     /// A part of a stream that is not a JSON-RPC message of its kind.
     #[error("a part of the stream is not a valid {0}")]
     Part(&'static str),

@@ -38,6 +38,8 @@ pub(super) struct OutgoingMessage {
     /// Whether sending it again does no harm.
     pub(super) idempotent: bool,
     pub(super) idempotency_key: Option<String>,
+    /// How long it may run, if it is a task.
+    pub(super) task: Option<Duration>,
     /// How many frames may come beyond those that were acknowledged; `None` for an answer in one message.
     pub(super) window: Option<u64>,
     /// Whether the call goes on when nobody waits for it any more.
@@ -277,6 +279,7 @@ impl Inner {
             window: outgoing.window,
             traceparent: outgoing.trace.parent(),
             capabilities: outgoing.capabilities.as_deref(),
+            task_ms: outgoing.task.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         };
         let signed = outgoing.service.signer.sign_with(&request, nonce, token.digest());
         if let Some(id) = &outgoing.id {

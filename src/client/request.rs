@@ -105,11 +105,14 @@ pub struct RequestBuilder {
     pub(super) service: String,
     pub(super) deadline: Duration,
     idempotent: bool,
-    key: Option<String>,
+    pub(super) key: Option<String>,
     subject: Subject,
     detached: bool,
-    stop: Option<StopSignal>,
-    approval: AwaitApproval,
+    /// It is a task, and how long that may run.
+    pub(super) is_task: bool,
+    pub(super) task_limit: Option<Duration>,
+    pub(super) stop: Option<StopSignal>,
+    pub(super) approval: AwaitApproval,
     pub(super) stream: StreamOptions,
     pub(super) relay: RelayOptions,
     capabilities: Option<Arc<str>>,
@@ -142,6 +145,8 @@ impl RequestBuilder {
             key: None,
             subject: Subject::Agent,
             detached: false,
+            is_task: false,
+            task_limit: None,
             stop: None,
             approval: AwaitApproval::default(),
             stream: StreamOptions::default(),
@@ -188,7 +193,8 @@ impl RequestBuilder {
     }
 
     /// Lets the call go on when nobody waits for it any more: dropping the future does not cancel it at the service. For work that must be
-    /// done whether or not the caller stays to hear of it. Streams and subscriptions are always cancelled, since nobody would take their
+    /// done whether or not the caller stays to hear of it; it still ends at its deadline, and nobody hears of its outcome later, for which
+    /// there is [`RequestBuilder::detach`]. Streams and subscriptions are always cancelled, since nobody would take their
     /// frames.
     pub fn detached(mut self) -> Self {
         self.detached = true;
@@ -320,8 +326,7 @@ impl RequestBuilder {
             Params::encode(&given).map_err(InvalidRequest::from)?
         };
         let (approval, stop) = (std::mem::take(&mut self.approval), self.stop.clone());
-        let (service, clock) = (self.known_service()?, Arc::clone(&self.client.0.options.clock));
-        let now_ms = move || service.now_ms(clock.now_ms());
+        let now_ms = self.service_clock()?;
         // Boxed: it would enlarge the future of every call, and few wait.
         let decided = Box::pin(approval.until_decided(stop, now_ms, || self.clone().call_once(method, params.clone())));
         decode(&decided.await?)
@@ -337,12 +342,28 @@ impl RequestBuilder {
                 None => Box::pin(stream.finish()).await,
             };
         }
+        let (client, id, mut outgoing) = self.call_message(method, params)?;
+        let answer = client.0.request(&mut outgoing).await?;
+        decode(&single(answer, &id)?.map_err(ClientError::Remote)?)
+    }
+
+    /// The message of a call, and its id.
+    pub(super) fn call_message(
+        self,
+        method: &str,
+        params: impl Serialize,
+    ) -> Result<(Client, Id, Box<OutgoingMessage>), ClientError> {
         let id = Id::from(self.client.next_id());
         let request = request(method, &params, Some(id.clone()))?;
         drop(params);
-        let (client, mut outgoing) = self.into_message(Some(method), request.to_bytes().into())?;
-        let answer = client.0.request(&mut outgoing).await?;
-        decode(&single(answer, &id)?.map_err(ClientError::Remote)?)
+        let (client, outgoing) = self.into_message(Some(method), request.to_bytes().into())?;
+        Ok((client, id, outgoing))
+    }
+
+    /// The service's clock.
+    pub(super) fn service_clock(&self) -> Result<impl Fn() -> u64 + Send + use<>, InvalidRequest> {
+        let (service, clock) = (self.known_service()?, Arc::clone(&self.client.0.options.clock));
+        Ok(move || service.now_ms(clock.now_ms()))
     }
 
     /// Sends a notification. Nothing tells whether it is executed, or even accepted. Returns once the broker has it.
@@ -449,6 +470,7 @@ impl RequestBuilder {
             deadline: self.deadline,
             idempotent: self.idempotent,
             idempotency_key: self.key.clone(),
+            task: self.is_task.then(|| self.task_limit.unwrap_or(LONGEST_TASK)),
             window: None,
             detached: self.detached,
             stop: self.stop.clone().map(Stoppable::new),
@@ -542,6 +564,9 @@ fn decode_as<R: DeserializeOwned>(value: &RawValue, is_part: bool) -> Result<R, 
     let wanted = std::any::type_name::<R>();
     serde_json::from_str(value.get()).map_err(|cause| ClientError::Decode { is_part, wanted, cause })
 }
+
+/// The protocol's longest time for a task.
+const LONGEST_TASK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The protocol's longest deadline.
 const MAX_DEADLINE: Duration = Duration::from_secs(600);

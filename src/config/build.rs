@@ -19,7 +19,8 @@ use crate::files::{Content, Folder, SecretFileError, is_missing};
 use crate::policy::Packages;
 use crate::record::Recorder;
 use crate::service::{
-    AttachmentLimits, Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, StreamLimits, WantsMethods, Watched,
+    AttachmentLimits, Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, StreamLimits, TaskLimits,
+    WantsMethods, Watched,
 };
 use crate::wire::{Audience, Endpoint, Nonce, ServiceKey, ServicePublicKey, WireLimits};
 
@@ -294,6 +295,12 @@ impl Config {
                 in_all: self.limits.streams,
                 bytes: self.limits.stream_bytes,
                 response: self.limits.stream_response_bytes,
+            },
+            tasks: TaskLimits {
+                per_agent: self.limits.agent_tasks,
+                in_all: self.limits.tasks,
+                bytes: self.limits.task_bytes,
+                lease: Duration::from_secs(self.limits.task_lease_s),
             },
             attachments: AttachmentLimits {
                 each: self.limits.attachment_bytes,

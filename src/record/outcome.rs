@@ -32,7 +32,7 @@ pub struct OutcomeRecord {
     /// The code of the error, if it ended with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i64>,
-    /// The SHA-256 of the response object as sent, in base64url, if there was one.
+    /// The SHA-256 of the response object as sent, in base64url, if there was one; of a task, as kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
     /// How many frames were made for it, the first and the last included; absent for an ordinary answer.

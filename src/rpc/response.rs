@@ -21,13 +21,14 @@ pub struct Response {
     /// The result or the error: one of them, never both.
     pub outcome: Outcome,
     of_earlier_run: bool,
+    of_task: bool,
 }
 
 impl Response {
     /// The response to the request with this id.
     #[must_use]
     pub fn new(id: Id, outcome: Outcome) -> Self {
-        Self { id, outcome, of_earlier_run: false }
+        Self { id, outcome, of_earlier_run: false, of_task: false }
     }
 
     /// Marks the outcome as that of an earlier request with the same idempotency key: member `idempotent_replay`.
@@ -40,6 +41,18 @@ impl Response {
     #[must_use]
     pub fn is_of_earlier_run(&self) -> bool {
         self.of_earlier_run
+    }
+
+    /// Marks the result as the state of a task, and not what the method has returned: member `task`.
+    #[must_use]
+    pub fn of_task(self) -> Self {
+        Self { of_task: true, ..self }
+    }
+
+    /// Whether the server marked the result as the state of a task.
+    #[must_use]
+    pub fn is_of_task(&self) -> bool {
+        self.of_task
     }
 
     /// The text of a single response. Id, result and `data` are included unchanged, byte for byte.
@@ -79,8 +92,9 @@ impl Response {
             }
             (None, None) | (Some(_), Some(_)) => return Err(ResponseError::Outcome),
         };
-        let of_earlier_run = members.idempotent_replay.is_some_and(|member| member.get() == "true");
-        Ok(Self { id, outcome, of_earlier_run })
+        let is_true = |member: Option<&RawValue>| member.is_some_and(|member| member.get() == "true");
+        let (of_earlier_run, of_task) = (is_true(members.idempotent_replay), is_true(members.task));
+        Ok(Self { id, outcome, of_earlier_run, of_task })
     }
 }
 
@@ -103,6 +117,9 @@ impl Serialize for Response {
         }
         if self.of_earlier_run {
             object.serialize_field("idempotent_replay", &true)?;
+        }
+        if self.of_task {
+            object.serialize_field("task", &true)?;
         }
         object.serialize_field("id", &self.id)?;
         object.end()
@@ -188,6 +205,8 @@ struct Members<'a> {
     id: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "json::member")]
     idempotent_replay: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "json::member")]
+    task: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "json::member")]
     application_error: Option<&'a RawValue>,
 }

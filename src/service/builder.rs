@@ -24,6 +24,7 @@ use super::quota::{HintRate, Quotas};
 use super::router::{Dispatch, Router, RouterError};
 use super::spans::Spans;
 use super::streams::OpenCalls;
+use super::tasks::Tasks;
 use super::{Inner, Service, ServiceLimits, builtin};
 use crate::auth::Verifier;
 use crate::clock::{Clock, SystemClock};
@@ -286,6 +287,7 @@ impl Builder<Ready> {
             catalogue,
             quotas: Quotas::new(&limits.quota),
             open: Arc::new(OpenCalls::new(limits.streams.clone())),
+            tasks: Arc::new(Tasks::new(limits.tasks.clone())),
             attachments: Arc::new(AttachmentMemory::new(limits.attachments.clone())),
             hints: HintRate::new(limits.hints_per_second),
             counters: Counters::new(names.iter().map(String::as_str).chain(builtin::BUILTIN_METHODS)),

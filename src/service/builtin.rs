@@ -1,5 +1,4 @@
-//! The methods that every service has: `rpc.can`, `rpc.discover` and `rpc.explain`. They pass the policy like any other method, except that
-//! `rpc.discover` needs no rule.
+//! The methods that every service has. They pass the policy like any other method, except that some need no rule.
 //! Never tells a caller about anybody else, unless the policy lets it ask.
 
 use std::collections::BTreeMap;
@@ -12,16 +11,18 @@ use super::approvals::{Approvals, Approve, InForce};
 use super::authorize::Permitted;
 use super::calls::APPROVE;
 use super::catalogue::{Asked, Catalogue};
+use super::idempotency::{Idempotency, TaskAsked, TaskStatus};
+use super::refusal::Refusal;
 use crate::auth::{Caller, Evidence, Verifier};
 use crate::name::{MethodName, Name};
-use crate::policy::{Decision, Explanation, Methods, PolicySet, Question, Verdict};
+use crate::policy::{Decision, Explanation, Methods, OPEN_TO_ALL, PolicySet, Question, Verdict};
 use crate::rpc::{Params, RpcError, code};
 use crate::wire::ProofAlgorithm;
 
 /// May I call this, with these arguments? `{"method": …, "params": …?}` → `{"allowed": true|false, "approvals": [NAME]?}`.
 pub(super) const CAN: &str = "rpc.can";
 /// Which methods may I call? `{"cursor": …?}` → an OpenRPC document; see `service::catalogue`.
-pub(super) const DISCOVER: &str = crate::policy::OPEN_TO_ALL;
+pub(super) const DISCOVER: &str = OPEN_TO_ALL[0];
 /// How would a call of some agent be decided, and why? `{"agent": …, "method": …, "params": …?, "at": …?}`, and what its
 /// token and proof say: `subject`, `roles`, `claims`, `issuer`, `token_age`, `key` and `algorithm`. The answer says what
 /// was assumed for those.
@@ -32,8 +33,13 @@ pub(super) const APPROVALS: &str = "rpc.approvals";
 /// What is one of them, in full? `{"id": …}`.
 pub(super) const APPROVAL: &str = "rpc.approval";
 
+/// What is known of a task of mine? `{"method": …, "key": …}`.
+const TASK: &str = OPEN_TO_ALL[1];
+/// It is to end. `{"method": …, "key": …}`.
+const TASK_CANCEL: &str = OPEN_TO_ALL[2];
+
 /// The methods that every service has besides its own: policy files may name them.
-pub const BUILTIN_METHODS: [&str; 6] = [APPROVAL, APPROVALS, APPROVE, CAN, DISCOVER, EXPLAIN];
+pub const BUILTIN_METHODS: [&str; 8] = [APPROVAL, APPROVALS, APPROVE, CAN, DISCOVER, EXPLAIN, TASK, TASK_CANCEL];
 
 /// These methods and the built-in ones, for the registry that policies are checked against.
 #[must_use]
@@ -103,6 +109,14 @@ struct Explain {
     at: Option<u64>,
 }
 
+/// A task, by its method and its caller's key.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Task {
+    method: String,
+    key: String,
+}
+
 /// An explanation, and the caller it is about.
 #[derive(Serialize)]
 struct Explained<'a> {
@@ -127,6 +141,9 @@ pub(super) struct About<'a> {
     pub(super) verifier: &'a Verifier,
     pub(super) catalogue: &'a Catalogue,
     pub(super) approvals: Option<&'a Approvals>,
+    pub(super) kept: Option<&'a Idempotency>,
+    /// Whether an operator has revoked what a call of this method by the caller needs.
+    pub(super) is_revoked: &'a (dyn Fn(&str) -> bool + Sync),
     /// The message that asks, if it is one of [`APPROVE`] that can be kept.
     pub(super) evidence: Option<&'a Evidence>,
     /// The service's audience.
@@ -143,7 +160,7 @@ pub(super) async fn answer(
     now_ms: u64,
     charge: impl Fn(usize) -> Result<(), RpcError>,
 ) -> Result<Box<RawValue>, RpcError> {
-    let About { verifier, approvals, evidence, catalogue, title, room } = service;
+    let About { verifier, approvals, kept, is_revoked, evidence, catalogue, title, room } = service;
     let (params, caller) = (permitted.call().params(), permitted.call().caller());
     let in_force = InForce { policy, verifier, now_s: now_ms / 1000 };
     match permitted.call().method() {
@@ -154,6 +171,27 @@ pub(super) async fn answer(
             catalogue.page(asked, policy, charge).await
         }
         EXPLAIN => explain(permitted, policy, verifier, now_ms),
+        method if [TASK, TASK_CANCEL].contains(&method) => {
+            let Task { method: of, key } = Params::decode(params)?;
+            let refused = |refusal: Refusal| Err(refusal.answer(now_ms / 1000).into_error());
+            // What it came to is for whoever may call the method, at least with some params, and not for who once could.
+            if policy.reach(caller, &of, now_ms).is_none() {
+                return refused(Refusal::Denied);
+            }
+            if is_revoked(&of) {
+                return refused(Refusal::Revoked);
+            }
+            let asked = TaskAsked { caller, method: &of, key: &key };
+            let status = match (kept, method) {
+                (None, _) => Ok(TaskStatus::absent()),
+                (Some(kept), TASK) => kept.task(asked, verifier, now_ms).await,
+                (Some(kept), _) => kept.cancel(asked, verifier, now_ms).await,
+            };
+            match status {
+                Ok(status) => to_raw_value(&status).map_err(RpcError::internal),
+                Err(error) => refused(Refusal::OutcomeStore(error)),
+            }
+        }
         method => match (method, approvals) {
             (APPROVE, Some(approvals)) => approvals.decide(&Approve::read(params)?, (caller, evidence), in_force).await,
             (APPROVAL, Some(approvals)) => {

@@ -25,6 +25,8 @@ pub struct Message {
     /// What its entries belong to, or their batch.
     pub(super) trace: Trace,
     pub(super) capabilities: Option<String>,
+    /// Milliseconds since the Unix epoch until which it may run, if it is a task: its caller does not wait for it.
+    pub(super) task_until_ms: Option<u64>,
     pub(super) attachments: CallAttachments,
     pub(super) policy: PolicyInForce,
     /// The nonce, as text.
@@ -131,6 +133,8 @@ pub(super) enum BodyError {
     NoReply,
     #[error("a window for frames with a batch or a notification")]
     Window,
+    #[error("a batch or a notification as a task")]
+    Task,
 }
 
 impl BodyError {
@@ -143,6 +147,7 @@ impl BodyError {
             Self::BatchOnMethodSubject => invalid("invalid request: a batch on a method subject"),
             Self::NoReply => invalid("invalid request: no reply subject"),
             Self::Window => invalid("invalid request: frames are for single calls, not for batches and notifications"),
+            Self::Task => invalid("invalid request: single calls are tasks, not batches and notifications"),
         }
     }
 }
@@ -171,6 +176,8 @@ impl Calls {
             window,
             traceparent,
             capabilities,
+            task_ms,
+            issued_at,
             token,
             binding,
             ..
@@ -207,6 +214,9 @@ impl Calls {
         if window.is_some() && !is_call {
             return refused(BodyError::Window, caller, binding);
         }
+        if task_ms.is_some() && !is_call {
+            return refused(BodyError::Task, caller, binding);
+        }
         let request = binding.as_ref().map(|binding| *binding.request());
         let open = OpenCall::new(nonce, request, Arc::clone(&caller), token, deadline_ms, answer_limit);
         let message = Arc::new(Message {
@@ -217,6 +227,7 @@ impl Calls {
             traceparent,
             trace,
             capabilities,
+            task_until_ms: task_ms.map(|task_ms| issued_at.saturating_mul(1000).saturating_add(task_ms)),
             attachments,
             policy,
             id: nonce.text(),

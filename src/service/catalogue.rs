@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::description::{Described, Description, IDEMPOTENT, PARAMS, SHORTENED, STREAM, SUBSCRIPTION};
+use super::description::{Described, Description, IDEMPOTENT, PARAMS, SHORTENED, STREAM, SUBSCRIPTION, TASK};
 use crate::auth::Caller;
 use crate::name::MethodName;
 use crate::policy::{Param, PolicySet, Reach, narrow};
@@ -25,6 +25,8 @@ pub(super) struct Entry {
     pub(super) described: Option<Described>,
     pub(super) answers: Answers,
     pub(super) is_idempotent: bool,
+    /// `optional` or `required`, if it may be called as a task.
+    pub(super) task: Option<&'static str>,
     /// The length of its latest text in an answer.
     pub(super) bytes: AtomicUsize,
 }
@@ -217,6 +219,9 @@ impl Entry {
         }
         if self.is_idempotent {
             members.insert(IDEMPOTENT.to_owned(), true.into());
+        }
+        if let Some(task) = self.task {
+            members.insert(TASK.to_owned(), task.into());
         }
         members.extend(about.extensions.clone());
         members

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::Service;
 use super::lines::LogKey;
 use super::streams::{CallKey, Controlled, Ending, OpenCall};
-use crate::auth::{AuthError, Caller};
+use super::{Inner, Service};
+use crate::auth::{AuthError, Caller, ShownToken};
 use crate::name::Name;
 use crate::policy::{DecisionRecord, Question};
 use crate::record::Kind;
@@ -132,14 +132,14 @@ impl Service {
         Ok(())
     }
 
-    /// Checks whether the calls that may be answered with frames may go on: their keys and tokens, revocations, and, if
+    /// Checks whether tasks, and the calls that may be answered with frames, may go on: their keys and tokens, revocations, and, if
     /// there is a new policy, whether it allows them. Drops what nobody can ask for any more. To be called four times a
     /// second; `serve` does.
     pub fn review(&self) {
         let this = &*self.0;
         let now_s = this.clock.now_s();
         let policy = this.policy.load();
-        for call in this.open.streams() {
+        for call in this.open.streams().into_iter().chain(this.tasks.open()) {
             let (caller, token, _) = call.shown();
             if call.never_ends() && this.open.is_draining() {
                 call.end(Ending::Draining);
@@ -147,7 +147,7 @@ impl Service {
                 call.end(Ending::Suspended);
             } else if this.is_revoked(&call, None, now_s) {
                 this.cut_off(&call);
-            } else if let Err(error) = this.verifier.check_again(call.began(), &token, now_s) {
+            } else if let Err(error) = this.may_go_on(&call, &token, now_s) {
                 let key = LogKey {
                     label: "ended",
                     detail: Some(error.detail()),
@@ -237,6 +237,17 @@ impl Service {
             if call.never_ends() {
                 call.end(Ending::Draining);
             }
+        }
+    }
+}
+
+impl Inner {
+    /// Whether the key and the token of a call still hold. Nobody shows a new token for a task: the one that it began with may end, but not
+    /// be revoked.
+    fn may_go_on(&self, call: &OpenCall, token: &ShownToken, now_s: u64) -> Result<(), AuthError> {
+        match call.has_no_caller() {
+            true => self.verifier.check_kept(call.began(), now_s),
+            false => self.verifier.check_again(call.began(), token, now_s),
         }
     }
 }

@@ -58,7 +58,7 @@ impl<S> Ctx<S> {
     }
 
     /// When the caller stops waiting, in milliseconds since the Unix epoch. The method is cancelled then. A caller that
-    /// accepts frames may move the deadline while the method runs.
+    /// accepts frames may move the deadline while the method runs. Of a task, it is moved as long as the store can be asked.
     #[must_use]
     pub fn deadline_ms(&self) -> u64 {
         self.message.open.deadline_ms()
@@ -132,6 +132,12 @@ impl<S> Ctx<S> {
         open.is_over()
     }
 
+    /// Whether the call is a task, for which its caller does not wait; see [`Idempotent::as_task`](super::Idempotent::as_task).
+    #[must_use]
+    pub fn is_task(&self) -> bool {
+        self.message.open.has_no_caller()
+    }
+
     /// Whether the caller accepts notifications and questions while its call runs.
     #[must_use]
     pub fn takes_frames(&self) -> bool {
@@ -140,7 +146,8 @@ impl<S> Ctx<S> {
 
     /// Tells the caller how far the method is: `done`, of `total` if that is known, and a few words. Sent as the
     /// notification `rpc.progress`; does nothing if the caller accepts no frames. While the caller has no room, up to 50
-    /// wait and leave together; beyond that the oldest is dropped, since the next one says more.
+    /// wait and leave together; beyond that the oldest is dropped, since the next one says more. Of a task, the last is kept, with the first
+    /// 100 characters of `message`, for whoever asks how the task is; it is written at most about once a second.
     pub fn progress(&self, done: f64, total: Option<f64>, message: Option<&str>) {
         self.parts().progress(done, total, message);
     }

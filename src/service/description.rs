@@ -103,8 +103,10 @@ pub(super) const PARAMS: &str = "x-params";
 pub(super) const STREAM: &str = "x-stream";
 pub(super) const SUBSCRIPTION: &str = "x-subscription";
 pub(super) const IDEMPOTENT: &str = "x-idempotent";
+/// Whether it may, or must, be called as a task: `optional` or `required`.
+pub(super) const TASK: &str = "x-task";
 pub(super) const SHORTENED: &str = "x-shortened";
-const OWN: [&str; 5] = [PARAMS, STREAM, SUBSCRIPTION, IDEMPOTENT, SHORTENED];
+const OWN: [&str; 6] = [PARAMS, STREAM, SUBSCRIPTION, IDEMPOTENT, TASK, SHORTENED];
 
 fn length(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(usize::MAX, |text| text.len())

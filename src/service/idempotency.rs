@@ -10,20 +10,26 @@
 //! What a shared store returns may come from another replica, or from a broker that lies: each entry has a MAC under a key of the service's
 //! own, over the entry and its look-up key. An entry with a wrong MAC counts as a call whose outcome is unknown.
 
-use std::collections::{BTreeMap, HashSet};
+mod entry;
+mod lease;
+mod lookup;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::calls::Call;
 use super::entry_key::EntryKey;
-use crate::auth::{Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier, Withdrawal};
+use super::streams::OpenCall;
+use crate::auth::{Caller, Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier, Withdrawal};
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
 use crate::rpc::{Id, Limits, Outcome, Params, Response, Responses};
 use crate::wire::{Audience, HmacKey, ServiceKey};
+use entry::{GRACE_MS, Head, State, TaskHead};
+pub(super) use lookup::{TaskAsked, TaskStatus};
 
 /// Declares that a method runs once for each idempotency key, and for how long its outcome is kept.
 ///
@@ -38,6 +44,14 @@ use crate::wire::{Audience, HmacKey, ServiceKey};
 pub struct Idempotent {
     keep: Duration,
     rerun_if_lost: bool,
+    task: Option<TaskRule>,
+}
+
+/// Whether a method is a task, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TaskRule {
+    limit: Duration,
+    is_required: bool,
 }
 
 impl Idempotent {
@@ -47,7 +61,7 @@ impl Idempotent {
     /// Keeps outcomes for this long after the run has ended, 1 s to a week. After that, the key counts as new.
     #[must_use]
     pub const fn keep(keep: Duration) -> Self {
-        Self { keep, rerun_if_lost: false }
+        Self { keep, rerun_if_lost: false, task: None }
     }
 
     /// Runs the method again under the same key if nobody knows how the last run ended: its replica died, or its deadline passed. Without
@@ -58,8 +72,29 @@ impl Idempotent {
         self
     }
 
+    /// The method may also be called as a task, for which its caller does not wait: it runs for `limit` at most, 1 s to a week, and the
+    /// caller finds its outcome by the key for as long as outcomes are kept. See SPEC.md §6.5.
+    #[must_use]
+    pub const fn as_task(mut self, limit: Duration) -> Self {
+        self.task = Some(TaskRule { limit, is_required: false });
+        self
+    }
+
+    /// The method can be called as a task only: a caller that waits for it is told so at once. See [`Idempotent::as_task`].
+    #[must_use]
+    pub const fn only_as_task(mut self, limit: Duration) -> Self {
+        self.task = Some(TaskRule { limit, is_required: true });
+        self
+    }
+
     pub(super) fn is_valid(&self) -> bool {
-        (Duration::from_secs(1)..=Self::MOST).contains(&self.keep)
+        let range = Duration::from_secs(1)..=Self::MOST;
+        range.contains(&self.keep) && self.task.is_none_or(|task| range.contains(&task.limit))
+    }
+
+    /// Whether the method may be called as a task, and whether in no other way.
+    pub(super) fn task(&self) -> Option<&'static str> {
+        self.task.map(|task| if task.is_required { "required" } else { "optional" })
     }
 }
 
@@ -84,6 +119,9 @@ pub enum Conflict {
     /// A call with this key was begun, and nobody knows how it ended.
     #[error("the call with this idempotency key was begun, its outcome is unknown, and it is not run again")]
     Unknown,
+    /// Its caller has cancelled it, as a task.
+    #[error("the call with this idempotency key was cancelled by its caller, and it is not run again")]
+    Cancelled,
     /// It was executed, but its outcome was too large to be kept, or found no room.
     #[error("the call with this idempotency key was executed, and its outcome was not kept")]
     NotKept,
@@ -97,6 +135,7 @@ impl Conflict {
             Self::OtherParams => "other_params",
             Self::Running { .. } => "running",
             Self::Unknown => "unknown",
+            Self::Cancelled => "cancelled",
             Self::NotKept => "not_kept",
         }
     }
@@ -115,7 +154,7 @@ pub(super) struct Idempotency {
 
 /// The keys whose calls run in this process. Their claims say until when, but a clock that jumps may be past that while they
 /// run.
-type RunningHere = Arc<Mutex<HashSet<OutcomeKey>>>;
+type RunningHere = Arc<Mutex<HashMap<OutcomeKey, Arc<OpenCall>>>>;
 
 /// A call that is to run only once.
 #[derive(Debug)]
@@ -125,13 +164,26 @@ pub(super) struct Attempt {
     params: String,
     message: String,
     deadline_ms: u64,
+    open: Arc<OpenCall>,
+    task: Option<Box<TaskHead>>,
+}
+
+/// Why a call can be made only in another way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotSo {
+    /// A call as a task, of a method that is none.
+    #[error("the method cannot be called as a task")]
+    AsTask,
+    /// A call whose caller waits, of a method that is always a task.
+    #[error("the method can be called as a task only")]
+    Attached,
 }
 
 /// What to do with an attempt.
 #[derive(Debug)]
 pub(super) enum Begun {
     /// This call runs.
-    Run(Ticket),
+    Run(Box<Ticket>),
     /// The call ran before, with this outcome.
     Stored(Outcome),
     Conflict(Conflict),
@@ -171,7 +223,7 @@ struct Claiming<'a> {
 impl Claiming<'_> {
     /// What replaces the claim of a call that does not run.
     fn instead(&self) -> Bytes {
-        self.before.cloned().unwrap_or_else(|| self.attempt.entry(self.mac, State::NotStarted, None))
+        self.before.cloned().unwrap_or_else(|| self.attempt.entry(self.mac, State::NotStarted))
     }
 
     /// The store has answered: nothing is left to withdraw.
@@ -203,9 +255,9 @@ impl Drop for Claiming<'_> {
 struct Here(RunningHere, OutcomeKey);
 
 impl Here {
-    fn new(running: &RunningHere, key: &OutcomeKey) -> Self {
-        lock(running).insert(key.clone());
-        Self(Arc::clone(running), key.clone())
+    fn new(running: &RunningHere, attempt: &Attempt) -> Self {
+        lock(running).insert(attempt.key.clone(), Arc::clone(&attempt.open));
+        Self(Arc::clone(running), attempt.key.clone())
     }
 }
 
@@ -222,29 +274,8 @@ pub(super) enum Ended<'a> {
     With(&'a Outcome),
     /// It was stopped, or panicked.
     Unknown,
-}
-
-/// What an entry says besides the outcome.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Head {
-    state: State,
-    /// The digest of the parameters.
-    params: String,
-    /// The message that wrote it.
-    message: String,
-    /// When the run is stopped if it still goes on, in milliseconds since the Unix epoch.
-    until_ms: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum State {
-    Running,
-    Done,
-    Unknown,
-    NotKept,
-    NotStarted,
+    /// Its caller has cancelled it, as a task.
+    Cancelled,
 }
 
 /// What an entry means for a call.
@@ -295,26 +326,53 @@ impl Idempotency {
         }
     }
 
-    /// The attempt of a permitted call; `None` if its method is not declared idempotent, or the call has no key.
-    pub(super) fn attempt(&self, call: &Call) -> Option<Attempt> {
+    /// Whether a call can be made as it is made: waiting for its outcome, or as a task.
+    pub(super) fn admits(&self, call: &Call) -> Result<(), NotSo> {
+        let rule = self.methods.get(call.method()).and_then(|declared| declared.task);
+        match (rule, call.message.task_until_ms) {
+            (None, Some(_)) => Err(NotSo::AsTask),
+            (Some(TaskRule { is_required: true, .. }), None) => Err(NotSo::Attached),
+            _ => Ok(()),
+        }
+    }
+
+    /// The attempt of a permitted call; `None` if its method is not declared idempotent, or the call has no key. As a task, its claim holds
+    /// for `lease`, and is renewed.
+    pub(super) fn attempt(&self, call: &Call, lease: Duration, now_ms: u64) -> Option<Attempt> {
         let declared = *self.methods.get(call.method())?;
         let key = call.message.idempotency_key.as_deref()?;
         let caller = call.caller();
-        // Delegated calls are also told apart by issuer: two issuers may each know another `user-42`.
-        let issuer = if caller.delegated { caller.token.issuer.as_str() } else { "" };
-        let subject = if caller.delegated { caller.subject.as_str() } else { "" };
-        let parts = [self.audience.as_str(), call.method(), caller.agent.as_str(), issuer, subject, key];
         // Compared byte for byte: a looser reading of JSON would sooner or later take two different numbers for the
         // same.
         let params = call.params().map_or("", |params: &Params| params.raw().get());
+        let open = Arc::clone(&call.message.open);
+        let task = call.message.task_until_ms.zip(declared.task).map(|(wanted_ms, rule)| {
+            let limit_ms = wanted_ms.min(now_ms.saturating_add(millis(rule.limit)));
+            Box::new(TaskHead { started: now_ms / 1000, limit_ms, cancel: false, progress: None })
+        });
+        let deadline_ms = match &task {
+            Some(task) => task.limit_ms.min(now_ms.saturating_add(millis(lease))),
+            // The claim lasts until then. With a lease beyond it, the call would run beside the next one.
+            None => open.freeze_deadline(),
+        };
         Some(Attempt {
-            key: OutcomeKey::new(caller.agent.clone(), &OutcomeKey::scope(&parts)),
+            key: self.key_of(caller, call.method(), key),
             declared,
             params: OutcomeKey::new(caller.agent.clone(), params.as_bytes()).digest().to_owned(),
             message: call.message.id.to_string(),
-            // The claim lasts until then. With a lease beyond it, the call would run beside the next one.
-            deadline_ms: call.message.open.freeze_deadline(),
+            deadline_ms,
+            open,
+            task,
         })
+    }
+
+    /// Under which key the store has the call that `caller` has made with its own key.
+    fn key_of(&self, caller: &Caller, method: &str, key: &str) -> OutcomeKey {
+        // Delegated calls are also told apart by issuer: two issuers may each know another `user-42`.
+        let issuer = if caller.delegated { caller.token.issuer.as_str() } else { "" };
+        let subject = if caller.delegated { caller.subject.as_str() } else { "" };
+        let parts = [self.audience.as_str(), method, caller.agent.as_str(), issuer, subject, key];
+        OutcomeKey::new(caller.agent.clone(), &OutcomeKey::scope(&parts))
     }
 
     /// What is known under the key without claiming it: the outcome, or why there is none; `None` if the call may run.
@@ -339,7 +397,7 @@ impl Idempotency {
             }
             Meaning::Stored(outcome) => Begun::Stored(outcome),
             Meaning::Conflict(conflict) => Begun::Conflict(conflict),
-            Meaning::Free if lock(&self.running).contains(&attempt.key) => Begun::Conflict(RUNNING),
+            Meaning::Free if lock(&self.running).contains_key(&attempt.key) => Begun::Conflict(RUNNING),
             Meaning::Free => return None,
         })
     }
@@ -349,7 +407,7 @@ impl Idempotency {
     /// Cancel safety: a dropped future withdraws its claim.
     pub(super) async fn begin(&self, attempt: Attempt, verifier: &Verifier, now_ms: u64) -> Begun {
         let Some(mac) = self.mac(verifier) else { return Begun::Refused(OutcomeStoreError::Unavailable) };
-        let claim = attempt.entry(&mac, State::Running, None);
+        let claim = attempt.entry(&mac, State::Running);
         let keep = attempt.claim_lasts(now_ms);
         let claiming = self.claiming(&attempt, &mac, 0, &claim, None, keep);
         let (revision, content) = match self.store.claim(&attempt.key, claim.clone(), keep).await {
@@ -394,8 +452,8 @@ impl Idempotency {
     }
 
     fn run(&self, attempt: Attempt, revision: u64, claim: Bytes, before: Option<Bytes>) -> Begun {
-        let here = Here::new(&self.running, &attempt.key);
-        Begun::Run(Ticket { attempt, revision, claim, before, here })
+        let here = Here::new(&self.running, &attempt);
+        Begun::Run(Box::new(Ticket { attempt, revision, claim, before, here }))
     }
 
     /// Gives back the key of a call that is not run after all.
@@ -416,26 +474,36 @@ impl Idempotency {
     }
 
     /// Records how the run ended. If that fails, the claim stays, and later says that nobody knows.
-    pub(super) async fn end(&self, ticket: Ticket, ended: Ended<'_>, verifier: &Verifier) {
+    pub(super) async fn end(&self, ticket: Ticket, ended: Ended<'_>, verifier: &Verifier, now_ms: u64) {
         // The call counts as running until its outcome is stored.
-        let Ticket { attempt, revision, here: _here, .. } = ticket;
-        let Some(mac) = self.mac(verifier) else { return };
+        if let Err(reason) = self.write_end(&ticket, &ended, verifier, now_ms).await {
+            self.log(&ticket.attempt, Some(reason), NOT_KEPT);
+        }
+    }
+
+    async fn write_end(
+        &self,
+        ticket: &Ticket,
+        ended: &Ended<'_>,
+        verifier: &Verifier,
+        now_ms: u64,
+    ) -> Result<u64, OutcomeStoreError> {
+        let Ticket { attempt, revision, .. } = ticket;
+        let mac = self.mac(verifier).ok_or(OutcomeStoreError::Unavailable)?;
         let keep = attempt.declared.keep;
-        let (state, body) = match &ended {
+        let (state, body) = match ended {
             Ended::With(outcome) => (State::Done, Some(Response::new(Id::null(), (*outcome).clone()).to_bytes())),
             Ended::Unknown => (State::Unknown, None),
+            Ended::Cancelled => (State::Cancelled, None),
         };
-        let entry = attempt.entry(&mac, state, body.as_deref());
-        let mut written = self.store.replace(&attempt.key, revision, entry, keep).await;
+        let entry = |state, body: Option<&[u8]>| attempt.ended(state, now_ms).sealed(&mac, &attempt.key, body);
+        let written = self.put(&attempt.key, *revision, entry(state, body.as_deref()), keep).await;
         let no_room = [OutcomeStoreError::TooLarge, OutcomeStoreError::Full, OutcomeStoreError::AgentFull];
         if state == State::Done && written.is_err_and(|error| no_room.contains(&error)) {
             // No larger than the claim, so there is room for it.
-            let entry = attempt.entry(&mac, State::NotKept, None);
-            written = self.store.replace(&attempt.key, revision, entry, keep).await;
+            return self.put(&attempt.key, *revision, entry(State::NotKept, None), keep).await;
         }
-        if let Err(reason) = written {
-            self.log(&attempt, Some(reason), "an outcome was not kept: a repeated call is told that it is unknown");
-        }
+        written
     }
 
     /// The key of the entries' MACs.
@@ -445,45 +513,26 @@ impl Idempotency {
 }
 
 impl Attempt {
-    /// What the broker or this process keeps: the MAC, what the entry says about the call, and the call's outcome.
-    fn entry(&self, mac: &HmacKey, state: State, outcome: Option<&[u8]>) -> Bytes {
-        let head =
-            Head { state, params: self.params.clone(), message: self.message.clone(), until_ms: self.deadline_ms };
-        let mut signed = serde_json::to_vec(&head).unwrap_or_default();
-        signed.push(b'\n');
-        signed.extend_from_slice(outcome.unwrap_or_default());
-        let proof = mac.sign(&self.bound(&signed));
-        let mut entry = proof.to_vec();
-        entry.extend_from_slice(&signed);
-        // The claim leaves room for each state that may replace it without an outcome.
-        if outcome.is_none() {
-            entry.resize(entry.len().max(CLAIM), b' ');
-        }
-        entry.into()
+    /// What an entry in this state says.
+    fn head(&self, state: State) -> Head {
+        let (params, message) = (self.params.clone(), self.message.clone());
+        Head { state, params, message, until_ms: self.deadline_ms, task: self.task.as_deref().cloned(), ended: None }
     }
 
-    /// What is signed: an entry under one key is not valid under another.
-    fn bound(&self, signed: &[u8]) -> Vec<u8> {
-        [self.key.digest().as_bytes(), b"\n", signed].concat()
+    /// The same once the run has ended.
+    fn ended(&self, state: State, now_ms: u64) -> Head {
+        let task = self.task.as_deref().cloned().map(|task| TaskHead { cancel: false, progress: None, ..task });
+        let ended = self.declared.task.map(|_| now_ms / 1000);
+        Head { task, ended, ..self.head(state) }
     }
 
-    /// Reads an entry that was made under this key.
-    fn read<'a>(&self, mac: &HmacKey, entry: &'a [u8]) -> Option<(Head, &'a [u8])> {
-        let (proof, signed) = entry.split_at_checked(MAC)?;
-        let mut lines = signed.splitn(2, |byte| *byte == b'\n');
-        let (head, body) = (lines.next()?, lines.next()?);
-        // The padding of a claim is not signed and means nothing.
-        let padded = body.iter().all(|byte| *byte == b' ');
-        let signed = if padded { signed.get(..=head.len())? } else { signed };
-        if !mac.verify(&self.bound(signed), proof) {
-            return None;
-        }
-        let head: Head = serde_json::from_slice(head).ok()?;
-        Some((head, if padded { &[] } else { body }))
+    /// An entry without an outcome.
+    fn entry(&self, mac: &HmacKey, state: State) -> Bytes {
+        self.head(state).sealed(mac, &self.key, None)
     }
 
     fn meaning(&self, mac: &HmacKey, entry: &[u8], now_ms: u64) -> Meaning {
-        let Some((head, body)) = self.read(mac, entry) else {
+        let Some((head, body)) = Head::open(mac, &self.key, entry) else {
             return Meaning::Foreign;
         };
         // Nothing was executed under the key, whatever its parameters.
@@ -494,9 +543,10 @@ impl Attempt {
             return Meaning::Conflict(Conflict::OtherParams);
         }
         match head.state {
-            State::Running if now_ms < head.until_ms.saturating_add(GRACE_MS) => Meaning::Conflict(RUNNING),
+            State::Running if head.is_running(now_ms) => Meaning::Conflict(RUNNING),
             State::Running | State::Unknown if self.declared.rerun_if_lost => Meaning::Free,
             State::Running | State::Unknown => Meaning::Conflict(Conflict::Unknown),
+            State::Cancelled => Meaning::Conflict(Conflict::Cancelled),
             State::NotKept => Meaning::Conflict(Conflict::NotKept),
             State::Done => match Responses::parse(body, &Limits::default()) {
                 Ok(Responses::Single(response)) => Meaning::Stored(response.outcome),
@@ -512,18 +562,14 @@ impl Attempt {
     }
 }
 
-/// Bytes of an HMAC-SHA256.
-const MAC: usize = 32;
-
-/// The fewest bytes of an entry without an outcome: MAC, digest, message id, time and names take about 150.
-const CLAIM: usize = 256;
-
-/// For how long after its deadline a run counts as running: replicas' clocks differ by at most twice the skew, here twice 5 s, and a run
-/// that is stopped has 2 s to be recorded.
-const GRACE_MS: u64 = 12_000;
-
 /// With the time after which it may be worth asking again.
 const RUNNING: Conflict = Conflict::Running { retry_after_ms: 250 };
+
+const NOT_KEPT: &str = "an outcome was not kept: a repeated call is told that it is unknown";
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing between lock and unlock can panic halfway.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::streams::{FrameError, OpenCall, Together};
+use super::streams::{FrameError, OpenCall, Progress as Told, Together};
 use crate::rpc::{Id, Limits, Request, Response, Responses, RpcError};
 use crate::wire::FrameKind;
 
@@ -104,6 +104,10 @@ impl Parts {
     }
 
     pub(super) fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>) {
+        if self.open.has_no_caller() {
+            Told::new(progress, total, message).into_iter().for_each(|told| self.open.say(told));
+            return;
+        }
         let Some(frames) = self.open.frames().filter(|_| !self.open.is_over()) else { return };
         if let Ok(note) = note("rpc.progress", &Progress { progress, total, message }) {
             frames.offer(note);

@@ -44,6 +44,8 @@ pub enum QuotaScope {
     InFlight,
     /// Calls under way that may be answered with frames.
     Streams,
+    /// Tasks that run: see [`TaskLimits`](super::TaskLimits).
+    Tasks,
 }
 
 impl QuotaScope {
@@ -55,6 +57,7 @@ impl QuotaScope {
             Self::Entries => "replica-entries",
             Self::InFlight => "replica-in-flight",
             Self::Streams => "replica-streams",
+            Self::Tasks => "replica-tasks",
         }
     }
 
@@ -64,6 +67,7 @@ impl QuotaScope {
             Self::Entries => "entries_quota",
             Self::InFlight => "in_flight_quota",
             Self::Streams => "streams_quota",
+            Self::Tasks => "tasks_quota",
         }
     }
 }

@@ -34,7 +34,8 @@ pub(super) fn decision(
 ) -> (DecisionRecord, Body) {
     let record = DecisionRecord::new(policy, question, decision, Some(&recorder.salt()));
     let trace = message.trace_id().map(Cow::into_owned);
-    DecisionRecord { message: Some(message.id.to_string()), entry, trace, approval, ..record }.within_bounds()
+    let task = message.task_until_ms.is_some();
+    DecisionRecord { message: Some(message.id.to_string()), entry, trace, approval, task, ..record }.within_bounds()
 }
 
 impl RecordedCall {

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::approvals::Unapproved;
 use super::budgets::Uncharged;
 use super::calls::BodyError;
-use super::idempotency::Conflict;
+use super::idempotency::{Conflict, NotSo};
 use super::quota::{QuotaExceeded, QuotaScope};
 use super::streams::Ending;
 use crate::auth::{AdmitError, AuthError, OutcomeStoreError, RevocationKind as Kind};
@@ -55,6 +55,9 @@ pub enum Refusal {
     /// A budget has no room for it, or cannot be charged.
     #[error("{0}")]
     Budget(Uncharged),
+    /// As a task, or not as one.
+    #[error("{0}")]
+    NotSo(NotSo),
     /// An idempotency key with a batch.
     #[error("an idempotency key covers one call, and this is a batch")]
     KeyOfBatch,
@@ -88,6 +91,7 @@ impl From<BodyError> for InvalidBody {
             BodyError::BatchOnMethodSubject => "a batch on a method subject",
             BodyError::NoReply => "a call or batch without a reply subject",
             BodyError::Window => "a window for frames with a batch or a notification",
+            BodyError::Task => "a batch or a notification as a task",
         };
         Self { reason, error: Some(error.rpc()) }
     }
@@ -196,6 +200,16 @@ impl Refusal {
                 code::INVALID_REQUEST,
                 "invalid request: an idempotency key covers one call: send this one by itself, or without a key",
             ),
+            Self::NotSo(not_so) => {
+                let task = match not_so {
+                    NotSo::AsTask => "forbidden",
+                    NotSo::Attached => "required",
+                };
+                RefusalReply::Error(
+                    RpcError::with_code(code::INVALID_REQUEST, format!("invalid request: {not_so}"))
+                        .with_data(&json!({ "task": task })),
+                )
+            }
             Self::Deadline => error(code::TIMEOUT, "timeout"),
             Self::ResponseTooLarge => error(code::TOO_LARGE, "too large"),
             Self::Ended(ending) => match ending {
@@ -238,7 +252,7 @@ impl Refusal {
             },
             Self::Quota(exceeded) => match exceeded.scope {
                 QuotaScope::Rate => Cause::Excess,
-                QuotaScope::Entries | QuotaScope::InFlight | QuotaScope::Streams => Cause::Caller,
+                QuotaScope::Entries | QuotaScope::InFlight | QuotaScope::Streams | QuotaScope::Tasks => Cause::Caller,
             },
             Self::Body(_)
             | Self::Denied
@@ -250,6 +264,7 @@ impl Refusal {
             | Self::Unrecorded
             | Self::Approval(_)
             | Self::Budget(_)
+            | Self::NotSo(_)
             | Self::KeyOfBatch
             | Self::Deadline
             | Self::ResponseTooLarge
@@ -320,6 +335,8 @@ impl Refusal {
             Self::Unrecorded => "unrecorded",
             Self::Approval(unapproved) => unapproved.label(),
             Self::Budget(uncharged) => uncharged.label(),
+            Self::NotSo(NotSo::AsTask) => "no_task",
+            Self::NotSo(NotSo::Attached) => "only_task",
             Self::KeyOfBatch => "idempotency_key_of_batch",
             Self::Deadline => "deadline",
             Self::ResponseTooLarge => "response_too_large",

@@ -240,6 +240,9 @@ fn held(families: &mut Families<'_>, service: &Service) -> fmt::Result {
         "Memory for requests and unacknowledged frames of streams",
         inner.open.memory().total(),
     )?;
+    let (tasks, bytes) = inner.tasks.held();
+    families.level("sealwire_tasks", "Tasks, calls for which nobody waits, that run", tasks)?;
+    families.level("sealwire_task_memory_bytes", "Memory for their parameters", bytes)?;
     families.level("sealwire_budget_counts", "Counts of budgets that are kept", inner.budgets.held())?;
     families.level("sealwire_attachment_memory_bytes", "Memory for attachments", inner.attachments.held())?;
     let (outcomes, bytes) = inner.idempotency.as_ref().map(super::Idempotency::held).unwrap_or_default();

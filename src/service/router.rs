@@ -90,8 +90,8 @@ pub enum RouterError {
     /// An idempotent method that is a stream or a subscription.
     #[error("`{0}` answers in parts, and parts are not kept: only a method with one result can be declared idempotent")]
     InParts(String),
-    /// Outcomes would be kept for less than a second or more than a week.
-    #[error("outcomes of `{0}` are kept for 1 s to 7 days: declare a time in that range")]
+    /// Outcomes would be kept, or tasks would run, for less than a second or more than a week.
+    #[error("outcomes of `{0}` are kept, and its tasks run, for 1 s to 7 days: declare times in that range")]
     Keep(String),
     /// Two names that are the same in a subject, where `/` is written as `.`.
     #[error("methods `{0}` and `{1}` are the same in a subject: rename one")]
@@ -370,6 +370,7 @@ impl<S: Send + Sync + 'static> Router<S> {
                 described: self.described.get(name).cloned(),
                 answers: self.in_parts.get(name).copied().unwrap_or_default(),
                 is_idempotent: self.idempotent.contains_key(name),
+                task: self.idempotent.get(name).and_then(Idempotent::task),
                 bytes: AtomicUsize::default(),
             };
             (name.clone(), entry)

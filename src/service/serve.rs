@@ -25,7 +25,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::Service;
 use crate::auth::KeySourceStatus;
@@ -181,7 +181,7 @@ impl Service {
                 }
                 shared.state.send_replace(State::Draining);
                 tracing::info!(target: "sealwire::serve", instance = %shared.instance, "draining");
-                let drained = ingress.drain(shared.options.drain).await;
+                let drained = self.drain(ingress, shared.options.drain).await;
                 lost.map_or(drained, Err)
             }
         };
@@ -191,6 +191,22 @@ impl Service {
         shared.leave().await;
         self.close_record().await;
         outcome
+    }
+
+    /// Ends what was accepted: calls, and then tasks.
+    async fn drain(&self, ingress: Ingress, limit: Duration) -> Result<(), ServeError> {
+        let (ended, has_ended) = oneshot::channel();
+        let calls = async {
+            let drained = ingress.drain(limit).await;
+            let _ = ended.send(());
+            drained
+        };
+        let tasks = self.0.tasks.drain(limit, async { drop(has_ended.await) });
+        let (drained, stopped) = tokio::join!(calls, tasks);
+        if stopped > 0 {
+            tracing::warn!(target: "sealwire::serve", stopped, "tasks are stopped: nobody knows what they came to");
+        }
+        drained
     }
 
     /// Ends the session of the record, whatever the disk does.

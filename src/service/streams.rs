@@ -7,6 +7,7 @@ mod open_call;
 mod open_calls;
 mod outlet;
 mod resends;
+mod task;
 mod together;
 mod writer;
 
@@ -17,6 +18,7 @@ pub(super) use open_call::{Asked, Controlled, OpenCall};
 pub use open_calls::StreamLimits;
 pub(super) use open_calls::{CallKey, OpenCalls, OpenSlot, Refused};
 pub use outlet::Outlet;
+pub(super) use task::Progress;
 pub(super) use together::Together;
 pub use writer::FrameError;
 pub(super) use writer::{Finished, FrameWriter, Start};

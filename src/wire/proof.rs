@@ -171,6 +171,9 @@ pub struct ProofClaims<T = String> {
     /// What the caller can do beyond receiving a result: names, separated by single spaces. No decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
     pub cap: Option<String>,
+    /// The call is a task: how long it may run, in milliseconds after `iat`, 1 to 604,800,000. Only with `idk`, and without `win`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_integer")]
+    pub det: Option<u64>,
 }
 
 /// The largest frame window.
@@ -178,6 +181,9 @@ pub(crate) const MAX_WINDOW: u64 = 1024;
 
 /// The longest deadline in milliseconds.
 pub(crate) const MAX_TIMEOUT_MS: u64 = 600_000;
+
+/// The longest that a task may run, in milliseconds: a week.
+pub(crate) const MAX_TASK_MS: u64 = 604_800_000;
 
 /// More bytes than the claims of most proofs need. Longer ones are decoded into a buffer of their own.
 pub(crate) const USUAL_CLAIMS: usize = 768;
@@ -209,6 +215,11 @@ impl<'b> ProofClaims<Cow<'b, str>> {
         if !claims.cap.as_deref().is_none_or(are_capabilities) {
             return Err(ProofError::Claim("cap"));
         }
+        // Without a key nobody could find the task again, and nobody is there to take frames.
+        let is_task = |det| (1..=MAX_TASK_MS).contains(&det) && claims.idk.is_some() && claims.win.is_none();
+        if !claims.det.is_none_or(is_task) {
+            return Err(ProofError::Claim("det"));
+        }
         let nonce = Nonce::from_text(&claims.jti).ok_or(ProofError::Claim("jti"))?;
         Ok((claims, nonce))
     }
@@ -235,6 +246,7 @@ impl<T> ProofClaims<T> {
             win: self.win,
             tp: self.tp,
             cap: self.cap,
+            det: self.det,
         }
     }
 
@@ -322,7 +334,8 @@ impl<T> ReplyClaims<T> {
 }
 
 /// The names of the claims of a request's proof.
-const CLAIMS: [&str; 13] = ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig", "tmo", "idk", "win", "tp", "cap"];
+const CLAIMS: [&str; 14] =
+    ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig", "tmo", "idk", "win", "tp", "cap", "det"];
 
 /// Why `bytes` are not valid claims. An unknown name is not repeated: the signer may have chosen it to mislead.
 fn fault<'b, T: Deserialize<'b>>(bytes: &'b [u8], claims: &[&'static str]) -> ProofError {

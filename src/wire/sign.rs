@@ -16,8 +16,8 @@ use super::key::{AgentKey, HmacKey, ServicePublicKey, SignWith, SignatureBytes};
 use super::key_error::KeyError;
 use super::nonce::Nonce;
 use super::proof::{
-    MAX_TIMEOUT_MS, MAX_WINDOW, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, SCHEME, USUAL_CLAIMS,
-    are_capabilities, credentials, is_idempotency_key, is_traceparent,
+    MAX_TASK_MS, MAX_TIMEOUT_MS, MAX_WINDOW, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, SCHEME,
+    USUAL_CLAIMS, are_capabilities, credentials, is_idempotency_key, is_traceparent,
 };
 use super::seal::AUTHENTICATION_INFO;
 use crate::jose::{b64, b64_digest, b64_to, sha256, sha256_b64, unb64_in};
@@ -61,6 +61,8 @@ pub struct Signed<'a> {
     pub traceparent: Option<&'a str>,
     /// What the caller can do beyond receiving a result: names, separated by single spaces; any other text is left out.
     pub capabilities: Option<&'a str>,
+    /// The call is a task that may run for so many milliseconds, up to 604,800,000. Needs `idempotency_key`, and no `window`.
+    pub task_ms: Option<u64>,
 }
 
 /// Omits token and payload.
@@ -136,6 +138,8 @@ impl RequestSigner {
             win: request.window.filter(|_| tmo.is_some()).map(|window| window.clamp(1, MAX_WINDOW)),
             tp: request.traceparent.filter(|text| is_traceparent(text)).map(str::to_owned),
             cap: request.capabilities.filter(|text| are_capabilities(text)).map(str::to_owned),
+            // Counts from `iat`, like the deadline.
+            det: request.task_ms.map(|ms| ms.saturating_add(request.now_ms % 1000).clamp(1, MAX_TASK_MS)),
         };
         self.signed(&claims, request.token)
     }

@@ -8,6 +8,7 @@ mod model;
 mod outcomes;
 mod recovery;
 mod shared;
+mod tasks;
 
 use sealwire::internal::auth::AdmitError;
 

@@ -21,5 +21,6 @@ mod revocation_list;
 mod serve;
 mod silent_node;
 mod streams;
+mod tasks;
 #[cfg(all(feature = "metrics", feature = "otel"))]
 mod traces;

@@ -14,7 +14,7 @@ const FACE: &[(&str, &str)] = &[
     (
         "call",
         "Attachment BatchAnswers BatchCall Catalogue ClientBuilder ClientStats CommandToken FetchedToken \
-         FileToken InProcessClient MethodInfo MethodResult NeededApproval PendingApproval Request StaticToken",
+         FileToken InProcessClient MethodInfo MethodResult NeededApproval PendingApproval Request StaticToken Task TaskMode TaskProgress TaskState TaskStatus",
     ),
     (
         "configure",
@@ -40,7 +40,7 @@ const FACE: &[(&str, &str)] = &[
         "serve",
         "Attachment AttachmentLimits BudgetCounters Builder Call Condition Counters Delivery Denied Description Ending Health Id \
          Message MethodCounters MethodService OutcomeRecord Outlet ParamList ParamValue Permit Permitted QuotaLimits \
-         QuotaScope Ready Recorder RefusedReload Sealed ShadowCounters State StreamLimits TokenFacts WantsMethods \
+         QuotaScope Ready Recorder RefusedReload Sealed ShadowCounters State StreamLimits TaskLimits TokenFacts WantsMethods \
          WantsPolicy WantsVerifier Watched",
     ),
     ("traces", "Trace TraceOptions TraceOptionsError Tracer Traces"),

@@ -253,6 +253,9 @@ fn what_cannot_be_declared_is_told_when_the_service_is_built() {
     assert!(told(build(parts.idempotent("desk/parts", HOUR))).starts_with("`desk/parts` answers in parts"));
     for keep in [Duration::from_millis(999), Idempotent::MOST + Duration::from_secs(1)] {
         let range = told(build(router().idempotent("desk/echo", keep)));
-        assert_eq!(range, "outcomes of `desk/echo` are kept for 1 s to 7 days: declare a time in that range");
+        let wanted =
+            "outcomes of `desk/echo` are kept, and its tasks run, for 1 s to 7 days: declare times in that range";
+        assert_eq!(range, wanted);
+        assert_eq!(told(build(router().idempotent("desk/echo", Idempotent::keep(HOUR).as_task(keep)))), wanted);
     }
 }

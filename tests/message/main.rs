@@ -19,5 +19,6 @@ mod layers;
 mod metrics;
 mod record;
 mod streams;
+mod tasks;
 mod token_rules;
 mod vectors;

@@ -15,12 +15,14 @@ pub(crate) mod send;
 pub(crate) mod single;
 pub(crate) mod stream;
 mod suspect;
+pub(crate) mod task;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use sealwire::call::TaskState;
 use sealwire::errors::{BusError, ErrorKind, HintKind, code};
 use sealwire::{Client, ClientError, Credentials, MethodName, Name, RequestBuilder, RpcError};
 use serde_json::value::RawValue;
@@ -348,6 +350,9 @@ fn exit(error: &ClientError) -> Exit {
             _ => Exit::Remote,
         },
         ErrorKind::Clock => Exit::Remote,
+        // It still runs, or nobody knows what it did.
+        ErrorKind::Task if matches!(error, ClientError::Task(TaskState::Working | TaskState::Unknown)) => Exit::Timeout,
+        ErrorKind::Task => Exit::Remote,
         // The call ran, and its result is there, but not as it was asked for.
         ErrorKind::ResultTooLarge => Exit::Remote,
         ErrorKind::Decode if !error.is_outcome_unknown() => Exit::Remote,

@@ -118,6 +118,16 @@ Examples:
   sealwire approvals approve bank planner.Zk3mXw0fQ2a1yq7V9tBcD8eRhK4s"
     )]
     Approvals(call::approvals::Approvals),
+    /// Calls for which nobody waits: how one is, what it came to, its end
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire call video video/render '[\"film.mov\"]' --detach
+  sealwire task wait video video/render Zk3mXw0fQ2a1yq7V9tBcDA
+  sealwire task cancel video video/render Zk3mXw0fQ2a1yq7V9tBcDA"
+    )]
+    Task(call::task::Tasks),
     Mcp(mcp::Mcp),
     Pipe(pipe::Pipe),
     Gateway(gateway::Gateway),
@@ -235,6 +245,7 @@ impl Command {
             Self::Bench(command) => command.run(out),
             Self::Discover(command) => command.run(out),
             Self::Approvals(command) => command.run(out),
+            Self::Task(command) => command.run(out),
             Self::Mcp(command) => command.run(),
             Self::Pipe(command) => command.run(),
             Self::Gateway(command) => command.run(out),
@@ -278,6 +289,7 @@ impl Command {
             | Self::Bench(_)
             | Self::Discover(_)
             | Self::Approvals(_)
+            | Self::Task(_)
             | Self::Mcp(_)
             | Self::Pipe(_)
             | Self::Keys(_)

@@ -308,7 +308,8 @@ impl TokenVerifier {
         self.validate_revocation(token, now_s)
     }
 
-    fn validate_revocation(&self, token: &AccessToken, now_s: u64) -> Result<(), TokenError> {
+    /// Whether a token that was verified before has been revoked.
+    pub(crate) fn validate_revocation(&self, token: &AccessToken, now_s: u64) -> Result<(), TokenError> {
         self.denylist.load().judge(token)?;
         let revoked = self.revocations.revokes(token.names(), now_s);
         revoked.map_or(Ok(()), |kind| Err(TokenError::Revoked(kind.as_str())))

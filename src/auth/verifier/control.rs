@@ -115,18 +115,32 @@ impl Verifier {
     /// # Errors
     /// [`AuthError`]: the call must end.
     pub(crate) fn check_again(&self, began: &ShownToken, shown: &ShownToken, now_s: u64) -> Result<(), AuthError> {
-        let keys = self.keys.load();
         for shown in [began, shown] {
-            let KeyRecord { kid, owner, .. } = &*shown.key;
-            match keys.ring.find(kid) {
-                Some(_) if self.tokens.denylist().denies_key(kid) => return Err(AuthError::KeyRevoked),
-                Some(record) if record.is_usable(now_s) && record.owner == *owner && record.has_key_of(&shown.key) => {}
-                _ => return Err(AuthError::Key),
-            }
+            self.check_key(&shown.key, now_s)?;
         }
         let token = shown.token.text().as_bytes();
         self.check_token(token, self.tokens.present(token), &shown.key, now_s)?;
         Ok(())
+    }
+
+    /// Whether a call may go on for which nobody shows a new token: its key still holds, and neither that nor the token, whose time may be
+    /// over, is revoked.
+    ///
+    /// # Errors
+    /// [`AuthError`]: the call must end.
+    pub(crate) fn check_kept(&self, began: &ShownToken, now_s: u64) -> Result<(), AuthError> {
+        self.check_key(&began.key, now_s)?;
+        self.tokens.validate_revocation(&began.token.token, now_s)?;
+        Ok(())
+    }
+
+    fn check_key(&self, key: &KeyRecord, now_s: u64) -> Result<(), AuthError> {
+        let KeyRecord { kid, owner, .. } = key;
+        match self.keys.load().ring.find(kid) {
+            Some(_) if self.tokens.denylist().denies_key(kid) => Err(AuthError::KeyRevoked),
+            Some(record) if record.is_usable(now_s) && record.owner == *owner && record.has_key_of(key) => Ok(()),
+            _ => Err(AuthError::Key),
+        }
     }
 }
 

@@ -55,7 +55,7 @@ impl fmt::Display for Verdict {
 pub enum Reason {
     /// The rule in [`Decision::rule`] allows it and no rule forbids it.
     AllowedBy,
-    /// The method is open to every caller, and no rule forbids it: `rpc.discover`.
+    /// The method is open to every caller, and no rule forbids it: `rpc.discover`, `rpc.task` and `rpc.task.cancel`.
     Open,
     /// The rule in [`Decision::rule`] forbids it.
     ForbiddenBy,

@@ -138,7 +138,7 @@ impl MethodPolicies {
             index,
             roles: reads.roles.iter().map(|name| (name.clone(), uid(&ROLES, name))).collect(),
             params,
-            open: action == OPEN_TO_ALL,
+            open: OPEN_TO_ALL.contains(&action),
             unregistered,
             rules,
             entities,

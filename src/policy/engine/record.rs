@@ -35,6 +35,9 @@ pub struct DecisionRecord {
     /// Whether the call was under way already: it is denied because a newer policy, or the roles of a newer token, no longer allow it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub under_way: bool,
+    /// Whether the call is a task: what it comes to is recorded when its method has ended, and its caller was told before that it had begun.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub task: bool,
     /// The revision of the policy that decided.
     pub revision: String,
     /// The agent.
@@ -171,6 +174,7 @@ impl DecisionRecord {
             entry: None,
             trace: None,
             under_way: false,
+            task: false,
             revision: set.revision().to_string(),
             agent: caller.agent.clone(),
             subject: caller.delegated.then(|| caller.subject.clone()),

@@ -36,9 +36,9 @@ pub struct Methods {
     records_before: bool,
 }
 
-/// The one method that needs no rule, since it tells each caller only what the rules say about that caller. Rules may
-/// deny it.
-pub(crate) const OPEN_TO_ALL: &str = "rpc.discover";
+/// The methods that need no rule, since they tell each caller only what the rules say about that caller, or what became of its own calls.
+/// Rules may deny them.
+pub(crate) const OPEN_TO_ALL: [&str; 3] = ["rpc.discover", "rpc.task", "rpc.task.cancel"];
 
 /// One method, as far as it is known.
 #[derive(Debug, Clone, Default)]

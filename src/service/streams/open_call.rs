@@ -11,6 +11,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 
 use super::ending::Ending;
+use super::task::{Progress, Said};
 use super::writer::FrameWriter;
 use crate::auth::{Caller, ShownToken};
 use crate::clock::Clock;
@@ -46,6 +47,8 @@ pub(in crate::service) struct OpenCall {
     judged: Mutex<Option<Revision>>,
     /// Boxed: few calls have frames, and they are most of its size.
     frames: OnceLock<Box<FrameWriter>>,
+    /// If it is a task: what it says of itself.
+    said: OnceLock<Box<Said>>,
     /// Waiting control messages.
     waiting: AtomicUsize,
     /// Questions that wait for room or for their answer.
@@ -115,6 +118,7 @@ impl OpenCall {
             asks: Mutex::default(),
             judged: Mutex::default(),
             frames: OnceLock::new(),
+            said: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             asking: AtomicUsize::new(0),
             asked: Mutex::default(),
@@ -187,6 +191,45 @@ impl OpenCall {
         let deadline_ms = self.deadline_ms();
         self.latest_ms.fetch_min(deadline_ms, Ordering::Relaxed);
         deadline_ms
+    }
+
+    /// From now on it is a task: its caller does not wait, and its deadline is what the claim of its key says.
+    pub(in crate::service) fn is_a_task(&self, deadline_ms: u64) {
+        self.said.get_or_init(Box::default);
+        self.put_off(deadline_ms);
+    }
+
+    /// Whether its caller does not wait for it.
+    pub(in crate::service) fn has_no_caller(&self) -> bool {
+        self.said.get().is_some()
+    }
+
+    /// Moves the deadline of a task.
+    pub(in crate::service) fn put_off(&self, deadline_ms: u64) {
+        self.deadline_ms.store(deadline_ms, Ordering::Relaxed);
+        self.deadline_moved.notify_one();
+    }
+
+    /// A task says how far it is.
+    pub(in crate::service) fn say(&self, progress: Progress) {
+        if let Some(said) = self.said.get() {
+            said.say(progress);
+        }
+    }
+
+    /// What a task has said last.
+    pub(in crate::service) fn said(&self) -> Option<Progress> {
+        self.said.get().and_then(|said| said.last())
+    }
+
+    /// Waits until a task has said something new.
+    ///
+    /// Cancel safe.
+    pub(in crate::service) async fn says(&self) {
+        match self.said.get() {
+            Some(said) => said.changed().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Waits until the deadline has passed, wherever it is moved to meanwhile.

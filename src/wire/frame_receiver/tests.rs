@@ -33,6 +33,7 @@ fn call() -> (Expectation, Binding) {
         win: None,
         tp: None,
         cap: None,
+        det: None,
     };
     let signer = RequestSigner::new(&key, audience.clone(), vec![]).unwrap();
     let signed = signer.sign_claims(&claims, "token");

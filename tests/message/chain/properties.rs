@@ -80,6 +80,7 @@ fn proofs_of_any_payload_hold_for_that_payload_and_no_other() {
             win: None,
             tp: None,
             cap: None,
+            det: None,
         };
         let signed = desk.signer(agent).sign_claims(&claims, &agent.token);
         let mut headers = HeaderMap::new();

@@ -1,10 +1,14 @@
 //! `sealwire call`: makes one call and prints its verified result on stdout.
 //! Never prints a result that the service did not sign for this very call.
 
+use std::time::Duration;
+
 use clap::Args;
-use sealwire::Client;
 use sealwire::errors::code;
 use sealwire::internal::client::MessageId;
+use sealwire::internal::wire::Nonce;
+use sealwire::{Client, RequestBuilder};
+use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::attach::{Attach, Attached, attach};
@@ -15,6 +19,7 @@ use super::{Options, STREAM_DEADLINE, Words, failed, stream};
 use crate::completions::methods;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
+use crate::when;
 
 /// Call a method, and print its result
 #[derive(Args)]
@@ -33,6 +38,7 @@ Examples:
   sealwire call bank bank/transfer '{\"to\":\"bob\",\"amount\":250000}' \\
       --wait-approval 10m                           # people approve it first
   sealwire call writer writer/tell '[\"a story\"]' --stream
+  sealwire call video video/render '[\"film.mov\"]' --detach
   sealwire call archive archive/store --attach document=report.pdf")]
 pub(crate) struct Call {
     #[command(flatten)]
@@ -53,6 +59,13 @@ pub(crate) struct Call {
     /// and the method fetches the bytes while it runs. Append `;type=text/plain` to give its media type; repeat for several
     #[arg(long, value_name = "NAME=FILE", value_parser = attach)]
     attach: Vec<Attach>,
+    /// Do not wait for the method: print the key of the task that the call begins, for `sealwire task`. The service runs it on, and
+    /// keeps what it comes to. The key is that of --idempotency-key, or made at random
+    #[arg(long, conflicts_with_all = ["every", "stream", "attach"])]
+    detach: bool,
+    /// With --detach: how long the task may run; at most as long as the method allows, which is the default
+    #[arg(long, value_name = "TIME", value_parser = when::interval, requires = "detach")]
+    task_limit: Option<Duration>,
     #[command(flatten)]
     approval: AwaitApproval,
     #[command(flatten)]
@@ -100,6 +113,9 @@ impl Call {
             };
             return self.options.run_until_stopped(service, out, streamed).map_err(explained);
         }
+        if self.detach {
+            return self.detached(&params, out, &id, request);
+        }
         let answer = self.options.run(service, out, async |client, signals| {
             let request = self.approval.of(request(&client).cancel_on(signals.stop()), service, out);
             request.call::<Box<RawValue>>(method, &params).await
@@ -107,6 +123,50 @@ impl Call {
         let result = answer.map_err(explained)?;
         out.result(&Outcome::Result(&result), || shown(&result))?;
         Ok(Exit::Ok)
+    }
+}
+
+impl Call {
+    /// Begins a task, and prints its key.
+    fn detached(
+        &self,
+        params: &Option<Box<RawValue>>,
+        out: &Output,
+        id: &MessageId,
+        request: impl Fn(&Client) -> RequestBuilder,
+    ) -> Result<Exit, Failure> {
+        let (service, method) = (&self.words.service, &self.words.method);
+        // Known beforehand: if the answer is lost, it finds the task.
+        let key = self.idempotency_key.clone().unwrap_or_else(|| Nonce::random().to_text());
+        let find = |verb: &str| format!("sealwire task {verb} {service} {method} {}", quoted(&key));
+        let begun = self.options.run(service, out, async |client, signals| {
+            let request = self.approval.of(request(&client).cancel_on(signals.stop()), service, out);
+            let request = match self.task_limit {
+                Some(limit) => request.task_limit(limit),
+                None => request,
+            };
+            request.idempotency_key(&key).detach(method, params).await
+        });
+        begun.map_err(|failure| match failure.exit() {
+            Exit::Timeout | Exit::Transport | Exit::Interrupted | Exit::Protocol | Exit::Unverified => {
+                failure.help(format!("it may have begun: {}", find("get")))
+            }
+            _ => self.words.explained(failure, id),
+        })?;
+        let task = json!({ "task": { "service": service, "method": method, "key": key } });
+        out.result(&task, || key.clone())?;
+        out.note(&format!("it runs, whether or not anybody waits: {}", find("wait")));
+        Ok(Exit::Ok)
+    }
+}
+
+/// A key as a shell takes it for one word.
+fn quoted(key: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._:@%+,=-".contains(&byte);
+    if key.bytes().all(is_plain) && !key.starts_with('-') {
+        key.to_owned()
+    } else {
+        format!("'{}'", key.replace('\'', r"'\''"))
     }
 }
 
@@ -121,6 +181,9 @@ impl Words {
                 failure.help(format!(
                     "send the same call again once it is approved: those who may do that see it with `sealwire approvals list {service}`"
                 ))
+            }
+            Some(code::INVALID_REQUEST) if failure.says("as a task only") => {
+                failure.help("`--detach` begins it, and `sealwire task wait` waits for it")
             }
             Some(code::INVALID_REQUEST) if failure.says("is a subscription") => {
                 let (service, method) = (&self.service, &self.method);

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealwire::call::TaskState;
 use sealwire::errors::{BusError, ErrorKind, HintKind, InvalidRequest, ProtocolError, StreamLoss, TokenFault};
 use sealwire::internal::rpc::{Limits, Responses};
 use sealwire::internal::wire::{FrameFault, Unverifiable};
@@ -57,6 +58,11 @@ fn table() -> Vec<(ClientError, u8, &'static str)> {
         (decode(true), 23, "protocol"),
         (ClientError::ResultTooLarge { limit: 1 }, 21, "remote_error"),
         (ClientError::Clock { offset_s: 90, error: remote(-32011, "null") }, 21, "remote_error"),
+        (ClientError::Task(TaskState::Working), 23, "timeout"),
+        (ClientError::Task(TaskState::Unknown), 23, "timeout"),
+        (ClientError::Task(TaskState::Absent), 21, "remote_error"),
+        (ClientError::Task(TaskState::Cancelled), 21, "remote_error"),
+        (ClientError::Task(TaskState::NotKept), 21, "remote_error"),
         (ClientError::Ended, 1, "bug"),
         (ClientError::Cancelled { sent: true }, 130, "interrupted"),
         (ClientError::Cancelled { sent: false }, 130, "interrupted"),
@@ -94,6 +100,7 @@ fn table() -> Vec<(ClientError, u8, &'static str)> {
         ProtocolError::RepeatedId,
         ProtocolError::Missing,
         ProtocolError::Catalogue,
+        ProtocolError::Task,
         ProtocolError::Part("item"),
     ] {
         rows.push((ClientError::Protocol(fault), 23, "protocol"));

@@ -20,7 +20,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker or a service, or keep running: where their JSON is tested.
-const ELSEWHERE: [(&str, &str); 48] = [
+const ELSEWHERE: [(&str, &str); 51] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -44,6 +44,9 @@ const ELSEWHERE: [(&str, &str); 48] = [
     ("approvals approve", "approvals.rs"),
     ("approvals deny", "approvals.rs"),
     ("approvals watch", "approvals.rs"),
+    ("task get", "tasks.rs"),
+    ("task wait", "tasks.rs"),
+    ("task cancel", "tasks.rs"),
     ("gateway", "gateway_http.rs"),
     ("authd", "broker_gate"),
     ("exporter", "telemetry"),

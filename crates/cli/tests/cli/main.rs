@@ -42,6 +42,7 @@ mod revocation;
 mod secrets;
 mod stopping;
 mod streams;
+mod tasks;
 mod telemetry;
 mod terminal;
 mod token;

@@ -187,9 +187,15 @@ proptest! {
 }
 
 #[test]
-fn the_method_that_is_open_to_all_is_decided_alike() {
-    let methods = Methods::new().with(MethodName::new(OPEN_TO_ALL).unwrap());
-    let rule = |effect| format!("[role.r0]\n[rule.some]\nroles = [\"r0\"]\n{effect} = [\"rpc.discover\"]\n");
+fn the_methods_that_are_open_to_all_are_decided_alike() {
+    for method in OPEN_TO_ALL {
+        is_decided_alike(method);
+    }
+}
+
+fn is_decided_alike(method: &str) {
+    let methods = Methods::new().with(MethodName::new(method).unwrap());
+    let rule = |effect| format!("[role.r0]\n[rule.some]\nroles = [\"r0\"]\n{effect} = [\"{method}\"]\n");
     for (text, expected) in [
         ("[role.r0]\n".to_owned(), [Reason::Open, Reason::Open]),
         (rule("allow"), [Reason::AllowedBy, Reason::Open]),
@@ -197,7 +203,7 @@ fn the_method_that_is_open_to_all_is_decided_alike() {
     ] {
         let (set, _) = PolicySet::from_texts([("rules.toml", text.as_str())], &methods).unwrap();
         for (caller, expected) in [caller("a", &["r0"]), caller("b", &[])].iter().zip(expected) {
-            let question = Question { caller, method: OPEN_TO_ALL, params: None, now_ms: 0 };
+            let question = Question { caller, method, params: None, now_ms: 0 };
             let [(selected, all)] = <[_; 1]>::try_from(both_ways(&set, &question)).unwrap();
             assert_eq!((&selected, &selected.reason), (&all, &expected), "{text}");
         }
