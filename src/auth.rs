@@ -35,11 +35,11 @@ pub use replay::{
 };
 #[cfg(feature = "service")]
 pub use revocation::{
-    Bucket, BucketError, BucketSubjects, EVERYTHING, FollowerId, FollowerReport, FollowerRole, Kind as RevocationKind,
-    ListChange, ListError, ListVerdict, MAX_LIST_BYTES, MAX_NAME, MAX_PACKAGE_BYTES, MAX_REASON, MAX_REVOCATIONS,
-    OperatorConfig, OperatorKey, OperatorKeyError, Operators, OperatorsError, Revocation, RevocationConfig,
-    RevocationError, RevocationEvent, RevocationFollower, RevocationList, Revocations, Signatures, SignedList,
-    SignedListError, Stage, Stored, TooFewSignatures,
+    Answered, Bucket, BucketError, BucketSubjects, EVERYTHING, FollowerId, FollowerReport, FollowerRole,
+    Kind as RevocationKind, ListChange, ListError, ListVerdict, MAX_LIST_BYTES, MAX_NAME, MAX_PACKAGE_BYTES,
+    MAX_REASON, MAX_REVOCATIONS, OperatorConfig, OperatorKey, OperatorKeyError, Operators, OperatorsError, Revocation,
+    RevocationConfig, RevocationError, RevocationEvent, RevocationFollower, RevocationList, Revocations, Signatures,
+    SignedList, SignedListError, Stage, Stored, TooFewSignatures,
 };
 #[cfg(feature = "service")]
 pub(crate) use servicekey::read_trusted_service_key;

@@ -35,9 +35,11 @@ mod stack;
 #[cfg(feature = "policy-tools")]
 mod tools;
 
+pub(crate) use distribution::Ruling;
 pub use distribution::{
-    Package, PackageChange, PackageError, PackageEvent, PackageFollower, PackageId, PackageReport, PackageStanding,
-    Packages, PackagesError, RefusedPackage, SignedPackage,
+    ALL_DIFFERENCES, Comparison, Counted, Difference, Fate, Package, PackageChange, PackageError, PackageEvent,
+    PackageFollower, PackageId, PackageReport, PackageStanding, Packages, PackagesError, RefusedPackage, ShadowPolicy,
+    ShadowReport, ShadowStanding, SignedPackage, Total,
 };
 pub use engine::{
     ApprovalRecord, Decision, DecisionRecord, GivenRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload,

@@ -35,6 +35,7 @@ mod report;
 mod router;
 mod semaphore;
 mod serve;
+mod shadow;
 mod shares;
 mod spans;
 mod streams;
@@ -58,7 +59,7 @@ use tokio::time::Instant;
 use crate::auth::{AdmitError, AuthError, Authentic, Verifier};
 use crate::clock::Clock;
 use crate::name::Name;
-use crate::policy::{ApprovalRecord, Decision, PolicySet, Question, Reason};
+use crate::policy::{ApprovalRecord, Decision, PolicySet, Question, Reason, ShadowPolicy};
 use crate::record::{Kind, Recorder};
 use crate::rpc::{Id, Outcome, Response, RpcError, one_line};
 use crate::trace::{Trace, Tracer};
@@ -99,6 +100,7 @@ pub use replicas::{Replica, replicas};
 pub use router::{Router, RouterError};
 pub use semaphore::{FairPermit, FairSemaphore, QueueFull};
 pub use serve::{Condition, Health, RefusedReload, Running, ServeError, ServeOptions, State, Watched};
+use shadow::Comparing;
 use shares::Payer;
 use spans::{EntrySpan, Spans};
 use streams::{Asked, CallKey, Finished, FrameWriter, OpenCall, OpenCalls, OpenSlot, Refused, Start, subscription_end};
@@ -118,6 +120,8 @@ struct Inner {
     endpoint: Endpoint,
     verifier: Verifier,
     policy: Arc<ArcSwap<PolicySet>>,
+    /// What the policy in force is compared with, if operators want to know.
+    comparing: Comparing,
     methods: MethodService,
     /// `None` if no method is declared idempotent.
     idempotency: Option<Idempotency>,
@@ -391,6 +395,11 @@ impl Service {
         self.0.prepare(&policy);
         self.0.policy.store(policy);
         self.review();
+    }
+
+    /// Compares the policy in force with this one from now on, or with none. It decides nothing.
+    fn compare_with(&self, shadow: Option<Arc<ShadowPolicy>>) {
+        self.0.comparing.with(shadow, &self.0.policy.load());
     }
 
     /// Fits answers to a broker's `max_payload` (bytes, headers included). The NATS client library refuses to publish
@@ -671,7 +680,11 @@ impl Inner {
         let may_be_long = message.open.frames().is_some() || message.task_until_ms.is_some();
         let asked = may_be_long.then(|| (Arc::clone(&method), call.params.clone()));
         let admitted = self.admits(&call);
+        let copied = self.comparing.copy(&call);
         let (authorized, decision) = policy.authorize(call, now_ms);
+        if let Some(copied) = copied {
+            copied.decided(&decision, policy.revision(), now_ms);
+        }
         let (authorized, decision, mut approval) = match authorized {
             Ok(permitted) => (Authorized::Runnable(Runnable::Permitted(permitted)), decision, None),
             // A notification cannot be told that it has to wait.

@@ -18,7 +18,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub use bucket::{Bucket, BucketError, BucketSubjects, MAX_PACKAGE_BYTES, Stage, Stored};
+pub use bucket::{Answered, Bucket, BucketError, BucketSubjects, MAX_PACKAGE_BYTES, Stage, Stored};
 pub use config::{OperatorConfig, RevocationConfig};
 pub use follower::{RevocationEvent, RevocationFollower};
 pub use list::{EVERYTHING, Kind, ListError, MAX_NAME, MAX_REASON, MAX_REVOCATIONS, Revocation, RevocationList};

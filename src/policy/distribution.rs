@@ -1,9 +1,11 @@
 //! Policies that operators sign and replicas take from a bucket that no agent can reach.
 //! Never puts in force what operators have not signed for this very service, or an older version than one seen before.
 
+mod comparison;
 mod follower;
 mod package;
 mod report;
+mod shadow;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +14,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-pub use follower::{PackageEvent, PackageFollower};
+pub(crate) use comparison::Ruling;
+pub use comparison::{Comparison, Counted, Difference, Fate, Total};
+pub use follower::{ALL_DIFFERENCES, PackageEvent, PackageFollower};
 pub use package::{Package, PackageError, SignedPackage};
-pub use report::{PackageId, PackageReport, RefusedPackage};
+pub use report::{PackageId, PackageReport, RefusedPackage, ShadowReport};
+pub use shadow::{ShadowPolicy, ShadowStanding};
 
 use self::package::brief;
 use super::engine::PolicySet;
@@ -51,6 +56,8 @@ pub struct PackageStanding {
     pub unkept: Option<String>,
     /// When the bucket was last seen.
     pub seen: Option<Instant>,
+    /// What is compared with the policies in force.
+    pub shadow: ShadowStanding,
     /// What the state file is to hold.
     kept: Kept,
 }
@@ -75,6 +82,9 @@ struct Kept {
     digest: String,
     /// The last package that was in force, as it is stored in the bucket.
     package: Option<Arc<str>>,
+    /// The highest number of a package that was to be compared, and its digest.
+    #[serde(default)]
+    shadow: (u64, String),
 }
 
 /// What was kept of the last package in force.
@@ -148,7 +158,7 @@ impl Packages {
     /// The package that was in force when the state was written, verified anew.
     fn last_good(&self) -> Result<LastGood, PackagesError> {
         let Some(text) = self.standing().kept.package else { return Ok(LastGood::Nothing) };
-        match self.verify(text.as_bytes()) {
+        match self.verify(text.as_bytes(), Stage::Active) {
             Ok((package, change)) => Ok(LastGood::Package(Box::new(package), change)),
             // Keys change, and the bucket may hold a package of the new ones by now.
             Err(error @ PackageError::Signatures(_)) if unverified(&text).is_some() => Ok(LastGood::Distrusted(error)),
@@ -212,9 +222,9 @@ impl Packages {
         change(&mut self.standing.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn verify(&self, text: &[u8]) -> Result<(Package, PackageChange), PackageError> {
+    fn verify(&self, text: &[u8], stage: Stage) -> Result<(Package, PackageChange), PackageError> {
         let signed = SignedPackage::parse(text)?;
-        let package = signed.verify(&self.operators, (&self.environment, &self.service), Stage::Active)?;
+        let package = signed.verify(&self.operators, (&self.environment, &self.service), stage)?;
         let (number, revision) = (package.number, package.revision().to_string());
         let id = PackageId { number, digest: signed.digest(), revision };
         Ok((package, PackageChange { id, signers: signed.signers(&self.operators) }))
@@ -222,7 +232,7 @@ impl Packages {
 
     /// Judges a package. One that is to be tried counts as seen from now on, whether it can be used or not.
     fn offer(&self, text: &[u8]) -> Offer {
-        let (package, change) = match self.verify(text) {
+        let (package, change) = match self.verify(text, Stage::Active) {
             Ok(verified) => verified,
             Err(error) => return Offer::Invalid(error.to_string()),
         };
@@ -246,6 +256,31 @@ impl Packages {
         })
     }
 
+    /// Judges a package that is to be compared. The newest that was seen counts again after a restart, and none before it.
+    fn offer_shadow(&self, text: &[u8]) -> Offer {
+        let (package, change) = match self.verify(text, Stage::Shadow) {
+            Ok(verified) => verified,
+            Err(error) => return Offer::Invalid(error.to_string()),
+        };
+        self.change(|standing| {
+            let ShadowStanding { compared, refused, .. } = &standing.shadow;
+            let newest = refused.as_ref().map(|refused| &refused.id).or(compared.as_ref().map(|compared| &compared.id));
+            if newest == Some(&change.id) {
+                return Offer::Known;
+            }
+            let (new, (number, digest)) = (&change.id, &standing.kept.shadow);
+            if new.number < *number || (new.number == *number && new.digest != *digest) {
+                return Offer::Invalid(format!(
+                    "the bucket holds shadow package {}, and shadow package {number} was seen before: somebody has put back an old one, or \
+                     two were signed with one number. Push the next one, with `--after {number}`",
+                    new.number
+                ));
+            }
+            standing.kept.shadow = (new.number, new.digest.clone());
+            Offer::New(Box::new(package), change)
+        })
+    }
+
     /// A package is in force.
     fn is_active(&self, id: PackageId, text: &[u8]) {
         let text = String::from_utf8_lossy(text).into();
@@ -259,10 +294,14 @@ impl Packages {
     /// process: it may be gone or wrong by now. Blocks.
     fn keep(&self) -> Result<(), SecretFileError> {
         let mut kept = self.standing().kept;
-        let number = |text: &Arc<str>| self.verify(text.as_bytes()).map_or(0, |(package, _)| package.number);
+        let number =
+            |text: &Arc<str>| self.verify(text.as_bytes(), Stage::Active).map_or(0, |(package, _)| package.number);
         if let Ok(other) = read_state(&self.state, &self.config.nats.files) {
             if other.highest > kept.highest {
                 (kept.highest, kept.digest) = (other.highest, other.digest);
+            }
+            if other.shadow.0 > kept.shadow.0 {
+                kept.shadow = other.shadow;
             }
             let ours = kept.package.as_ref().map_or(0, number);
             if let Some(newer) = other.package.filter(|theirs| number(theirs) > ours) {

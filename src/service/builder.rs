@@ -22,6 +22,7 @@ use super::meters::Meters;
 use super::methods::MethodService;
 use super::quota::{HintRate, Quotas};
 use super::router::{Dispatch, Router, RouterError};
+use super::shadow::Comparing;
 use super::spans::Spans;
 use super::streams::OpenCalls;
 use super::tasks::Tasks;
@@ -295,6 +296,7 @@ impl Builder<Ready> {
             spans: Spans::default(),
             lines: Lines::default(),
             policy: Arc::new(ArcSwap::from_pointee(policy)),
+            comparing: Comparing::default(),
             endpoint,
             verifier,
             methods,

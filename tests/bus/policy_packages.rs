@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use sealwire::internal::auth::{
-    Bucket, BucketSubjects, FollowerId, FollowerRole, OperatorKey, RevocationList, SignedList, Stage,
+    Bucket, BucketError, BucketSubjects, FollowerId, FollowerRole, MAX_PACKAGE_BYTES, OperatorKey, RevocationList,
+    SignedList, Stage,
 };
 use sealwire::internal::policy::{Package, PackageReport, SignedPackage};
 use sealwire::{BusConfig, Clock as _, Name, SystemClock};
@@ -298,5 +299,71 @@ async fn a_stolen_login_of_a_service_cannot_push_policies() {
     }
     assert_eq!(operator.bucket.read().await.unwrap().unwrap(), before);
     assert!(denied(&ann.add().await));
+    served.stop().await.unwrap();
+}
+
+/// What JetStream can be made to say on these subjects is not what the bucket says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_merely_said_of_the_bucket_is_no_problem_of_it_and_is_answered_rarely() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let mut operator = Operator::new(&BusConfig::open(&server.url())).await;
+    follow(&site, &operator.section(&server.url(), ""));
+    let served = site.serve(methods()).await;
+    operator.push(POLICY).await;
+    operator.in_force(1).await;
+    let (client, names) = (server.client().await, operator.bucket.subjects().clone());
+    let shadow = BucketSubjects::policies(&name("test"), &name("site"), Stage::Shadow);
+    let (mut reports, began) = (client.subscribe(names.reports()).await.unwrap(), std::time::Instant::now());
+    for _ in 0..1_000 {
+        for subject in [names.told(), shadow.told(), names.ask()] {
+            client.publish(subject, "{\"type\":\"io.nats.jetstream.api.v1\"}".into()).await.unwrap();
+        }
+    }
+    settle(&client).await;
+    let is_well = |report: &PackageReport| report.problem.is_none() && report.shadow.problem.is_none();
+    operator.report(1, is_well).await;
+    settle(&client).await;
+    let mut many = 0;
+    while let Some(Some(message)) = reports.next().now_or_never() {
+        assert!(is_well(&serde_json::from_slice(&message.payload).unwrap()));
+        many += 1;
+    }
+    let most = began.elapsed().as_millis() / 50 + 1;
+    assert!(many >= 1 && many <= most, "{many} reports, and {most} are the most");
+    served.stop().await.unwrap();
+}
+
+/// Two operators write over the same package, and the longest one that there can be gets to a replica, at a broker as `sealwire setup` makes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_over_what_was_not_read_and_the_longest_package_is_put_in_force() {
+    let server = NatsServer::start_with("max_payload: 262144").await;
+    let site = Site::new(&server.url());
+    let mut operator = Operator::new(&BusConfig::open(&server.url())).await;
+    follow(&site, &operator.section(&server.url(), ""));
+    let served = site.serve(methods()).await;
+    let longest = {
+        let text = |more: usize| {
+            let package = operator.package(1, &format!("{NOTHING}# {}", "x".repeat(more)));
+            package.signed(&operator.key).to_text()
+        };
+        let length = |more: usize| text(more).unwrap().len();
+        let more = (MAX_PACKAGE_BYTES - length(0)) * 3_000 / (length(4_000) - length(1_000));
+        (0..40).find_map(|less| text(more + 20 - less).ok()).unwrap()
+    };
+    assert!(longest.len() > MAX_PACKAGE_BYTES - 16, "{}", longest.len());
+    operator.number = 1;
+    operator.bucket.write(&longest, Some(0)).await.unwrap();
+    operator.in_force(1).await;
+    let other = operator.signed(2, POLICY);
+    let overtaken = operator.bucket.write(&other, Some(0)).await;
+    assert!(matches!(overtaken, Err(BucketError::Overtaken)), "{overtaken:?}");
+    assert_eq!(operator.bucket.read().await.unwrap().unwrap().text, longest.as_bytes());
+    assert!(denied(&site.caller("ann").await.add().await));
+    // Also at a start, from the bucket alone.
+    served.stop().await.unwrap();
+    std::fs::remove_file(site.path("site.policy")).unwrap();
+    let served = site.serve(methods()).await;
+    operator.in_force(1).await;
     served.stop().await.unwrap();
 }

@@ -26,7 +26,7 @@ pub(crate) enum Exit {
     PolicyInvalid,
     /// A policy does not decide as its tests expect.
     PolicyTestFailed,
-    /// Something differs, and the command line asked for an exit code in that case.
+    /// Something differs, and the command line asked for an exit code in that case, or the command is there to tell.
     Different,
     /// A record with lines that are missing or changed.
     RecordBroken,

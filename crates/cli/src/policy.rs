@@ -6,6 +6,7 @@ mod caller;
 mod can;
 mod cells;
 mod check;
+mod compare;
 mod compile;
 mod compiled;
 mod diff;
@@ -47,6 +48,7 @@ pub(crate) enum Policy {
     Skeleton(skeleton::Skeleton),
     Learn(learn::Learn),
     Push(push::Push),
+    Compare(compare::Compare),
     Status(status::Status),
     Fmt(fmt::Fmt),
     Schema(schema::Schema),
@@ -68,6 +70,7 @@ impl Policy {
             Self::Skeleton(command) => command.run(out),
             Self::Learn(command) => command.run(out),
             Self::Push(command) => command.run(out),
+            Self::Compare(command) => command.run(out),
             Self::Status(command) => command.run(out),
             Self::Fmt(command) => command.run(out),
             Self::Schema(command) => command.run(out),

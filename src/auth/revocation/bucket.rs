@@ -248,8 +248,19 @@ pub struct Bucket {
     /// What arrives, answers included.
     pub messages: mpsc::Receiver<Message>,
     inbox: String,
-    /// The questions that may still be answered, and when each was asked.
-    asked: VecDeque<(String, Instant)>,
+    /// The questions that may still be answered, for which key each asks, and when it was asked.
+    asked: VecDeque<(String, String, Instant)>,
+}
+
+/// An answer to a question for what the bucket holds.
+#[derive(Debug)]
+pub struct Answered {
+    /// For which key it was asked.
+    pub key: String,
+    /// When.
+    pub asked: Instant,
+    /// What it says.
+    pub stored: Result<Option<Stored>, BucketError>,
 }
 
 /// How many messages wait to be looked at. Nobody but the broker and operators can send any.
@@ -328,7 +339,7 @@ impl Bucket {
     /// # Errors
     /// [`BucketError`].
     pub async fn read(&mut self) -> Result<Option<Stored>, BucketError> {
-        let (subject, body) = (self.api(READ), self.question());
+        let (subject, body) = (self.api(READ), question(&self.subjects.key()));
         let answer = self.request(&subject, &[], &body).await?;
         self.stored(&answer)
     }
@@ -362,23 +373,29 @@ impl Bucket {
 
     /// Asks for what it holds without waiting; [`Bucket::answered`] knows the answer.
     pub fn ask(&mut self) {
+        self.ask_for(self.subjects.key());
+    }
+
+    /// The same for another key of it.
+    pub fn ask_for(&mut self, key: String) {
         let Some(session) = self.connection.session() else { return };
-        let (reply, body) = (self.reply(), self.question());
+        let body = question(&key);
+        let reply = self.reply(key);
         // A queue without room is a connection that does not work.
         let _ = session.publish_now(&self.api(READ), &reply, &[], &body);
     }
 
-    /// If this is the answer to a question for what it holds: what it says, and when it was asked.
+    /// If this is the answer to a question for what it holds: what it says.
     #[must_use]
-    pub fn answered(&mut self, message: &Message) -> Option<(Instant, Result<Option<Stored>, BucketError>)> {
-        let asked = self.asked.iter().find(|(reply, _)| *reply == message.subject).map(|(_, asked)| *asked)?;
+    pub fn answered(&mut self, message: &Message) -> Option<Answered> {
+        let (_, key, asked) = self.asked.iter().find(|(reply, ..)| *reply == message.subject).cloned()?;
         let stored = self.stored(message);
         // Where the bucket is imported from another account, our own account answers as well, that it has no JetStream.
         if matches!(stored, Err(BucketError::Off)) {
             return None;
         }
-        self.asked.retain(|(reply, _)| *reply != message.subject);
-        Some((asked, stored))
+        self.asked.retain(|(reply, ..)| *reply != message.subject);
+        Some(Answered { key, asked, stored })
     }
 
     fn api(&self, verb: &str) -> String {
@@ -389,22 +406,18 @@ impl Bucket {
         message.subject.strip_prefix(&self.inbox).is_some_and(|rest| rest.starts_with('.'))
     }
 
-    fn reply(&mut self) -> String {
+    fn reply(&mut self, key: String) -> String {
         let reply = format!("{}.{}", self.inbox, Nonce::random().to_text());
         if self.asked.len() >= ASKED {
             self.asked.pop_front();
         }
-        self.asked.push_back((reply.clone(), Instant::now()));
+        self.asked.push_back((reply.clone(), key, Instant::now()));
         reply
-    }
-
-    fn question(&self) -> Vec<u8> {
-        json!({ "last_by_subj": self.subjects.key() }).to_string().into_bytes()
     }
 
     async fn request(&mut self, subject: &str, headers: &[u8], payload: &[u8]) -> Result<Message, BucketError> {
         let session = self.connection.session().ok_or(PublishError::Gone)?;
-        let reply = self.reply();
+        let reply = self.reply(self.subjects.key());
         session.publish(subject, &reply, headers, payload).await?;
         let silent = || BucketError::Silent { stream: self.subjects.stream(), within: WITHIN };
         let answer = async {
@@ -461,6 +474,10 @@ impl Bucket {
             _ => BucketError::Refused(description.to_owned()),
         })
     }
+}
+
+fn question(key: &str) -> Vec<u8> {
+    json!({ "last_by_subj": key }).to_string().into_bytes()
 }
 
 /// Only the leader answers this.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::bucket::{Bucket, BucketError, BucketSubjects};
+use super::bucket::{Answered, Bucket, BucketError, BucketSubjects};
 use super::report::{FollowerId, FollowerReport};
 use super::{ListChange, ListVerdict, Revocations};
 use crate::name::shown;
@@ -85,8 +85,8 @@ impl RevocationFollower {
             if let ListVerdict::Newer(change) = self.revocations.offer(&message.payload) {
                 self.put_in_force(bucket, &change, tell).await;
             }
-        } else if let Some((asked, answer)) = bucket.answered(message) {
-            match answer {
+        } else if let Some(Answered { asked, stored, .. }) = bucket.answered(message) {
+            match stored {
                 Ok(Some(stored)) => match self.revocations.offer(&stored.text) {
                     ListVerdict::Current => self.saw(asked),
                     ListVerdict::Newer(change) => {

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::comparison::Comparison;
 use crate::auth::FollowerId;
 
 /// What one replica says of the policies that are distributed.
@@ -29,6 +30,26 @@ pub struct PackageReport {
     /// Why it could not keep what is in force: after a restart, an older package could be shown to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unkept: Option<String>,
+    /// What is compared with the policies in force, if anything is.
+    #[serde(default)]
+    pub shadow: ShadowReport,
+}
+
+/// What one replica says of the package that is compared with the one in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShadowReport {
+    /// That package, if there is one and it can be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<PackageId>,
+    /// What came of it so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
+    /// The newest such package, if it cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedPackage>,
+    /// What is wrong with what the bucket holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// Which package.

@@ -325,3 +325,50 @@ fn a_package_has_policy_files_and_not_too_many() {
     let large = SignedPackage::new(&package(1, &"#".repeat(MAX_PACKAGE_BYTES))).unwrap();
     assert!(matches!(large.to_text(), Err(PackageError::TooLong(_))));
 }
+
+/// As a follower does it, without a bus.
+fn take_shadow(packages: &Packages, text: &str) -> Result<Option<u64>, String> {
+    match packages.offer_shadow(text.as_bytes()) {
+        Offer::Known => Ok(None),
+        Offer::Invalid(reason) => Err(reason),
+        Offer::New(package, PackageChange { id, .. }) => {
+            let (number, set) = (id.number, load(&package, &methods()).unwrap().0);
+            let compared = Some(Arc::new(ShadowPolicy::new(id, Arc::new(set))));
+            packages.change(|standing| standing.shadow = ShadowStanding { compared, ..ShadowStanding::default() });
+            packages.keep().unwrap();
+            Ok(Some(number))
+        }
+    }
+}
+
+/// Whoever can write the bucket puts back an earlier one, or one of another stage, service or signer.
+#[test]
+fn only_a_newer_shadow_that_operators_signed_for_this_service_is_compared() {
+    let desk = Desk::new();
+    let packages = desk.open().unwrap();
+    let shadow = |number| Package { stage: Stage::Shadow, ..package(number, POLICY) };
+    let (first, second) = (desk.signed(&shadow(1)), desk.signed(&shadow(2)));
+    assert_eq!(take_shadow(&packages, &first), Ok(Some(1)));
+    assert_eq!(take_shadow(&packages, &first), Ok(None));
+    assert_eq!(take_shadow(&packages, &second), Ok(Some(2)));
+    let other = desk.signed(&Package { at_ms: 1, ..shadow(2) });
+    let mallory = OperatorKey::generate("op-1").unwrap();
+    let wrong = [
+        (&first, "shadow package 2 was seen before"),
+        (&other, "shadow package 2 was seen before"),
+        (&SignedPackage::new(&shadow(3)).unwrap().signed(&mallory).to_text().unwrap(), "signed by 0"),
+        (&desk.signed(&package(3, POLICY)), "and this is prod/bank (shadow)"),
+        (&desk.signed(&Package { service: Name::new("math").unwrap(), ..shadow(3) }), "and this is prod/bank (shadow)"),
+    ];
+    for (text, reason) in wrong {
+        assert!(take_shadow(&packages, text).unwrap_err().contains(reason), "{text}");
+    }
+    assert_eq!(packages.standing().shadow.compared.unwrap().id.number, 2);
+    // A shadow is never put in force, and has numbers of its own.
+    assert!(take(&packages, &second).unwrap_err().contains("and this is prod/bank (active)"));
+    assert_eq!(take(&packages, &desk.signed(&package(1, POLICY))), Ok(Some(1)));
+    // After a restart, the same is compared again, and no earlier one.
+    let again = desk.open().unwrap();
+    assert!(take_shadow(&again, &first).unwrap_err().contains("shadow package 2 was seen before"));
+    assert_eq!(take_shadow(&again, &second), Ok(Some(2)));
+}

@@ -24,7 +24,19 @@ pub(super) fn start(shared: Arc<Shared>) -> Option<JoinHandle<()>> {
     let (role, name) = (FollowerRole::Service, endpoint.service().clone());
     let id = FollowerId { role, name, instance: shared.instance.clone() };
     let follower = PackageFollower::new(packages, id, shared.service.policy().methods());
-    Some(tokio::spawn(async move { follower.run(|event| handle(&shared, event)).await }))
+    Some(tokio::spawn(async move {
+        let following = Following(shared);
+        follower.run(|event| handle(&following.0, event)).await;
+    }))
+}
+
+/// With the end of it, nothing is compared any more.
+struct Following(Arc<Shared>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.service.compare_with(None);
+    }
 }
 
 fn handle(shared: &Shared, event: PackageEvent) {
@@ -35,6 +47,7 @@ fn handle(shared: &Shared, event: PackageEvent) {
             shared.health.reloads.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&POSITION);
         }
         PackageEvent::Refused => refused(shared),
+        PackageEvent::Shadow(shadow) => shared.service.compare_with(shadow),
     }
 }
 

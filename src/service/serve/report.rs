@@ -10,7 +10,7 @@ use super::packages::WHAT;
 use super::shared::Shared;
 use super::state::State;
 use crate::files::{Content, read_trusted};
-use crate::policy::PackageStanding;
+use crate::policy::{PackageStanding, ShadowStanding, Total};
 use crate::registry::{Collector, DescriptorEncoder, Families, NO_LABELS, Registry, Report};
 use crate::tls::{CertificateValidity, certificates};
 
@@ -111,7 +111,7 @@ fn reloads(families: &mut Families<'_>, shared: &Shared) -> fmt::Result {
 /// How the policies stand that operators distribute.
 fn packages(families: &mut Families<'_>, shared: &Shared) -> fmt::Result {
     let Some(packages) = &shared.options.packages else { return Ok(()) };
-    let PackageStanding { active, problem, unkept, .. } = packages.standing();
+    let PackageStanding { active, problem, unkept, shadow, .. } = packages.standing();
     let is_there = |fact: &Option<String>| f64::from(u8::from(fact.is_some()));
     families.gauge(
         "sealwire_policy_package",
@@ -132,6 +132,39 @@ fn packages(families: &mut Families<'_>, shared: &Shared) -> fmt::Result {
         "sealwire_policy_bucket_age_seconds",
         "Time since the bucket of policies was seen, or since the start if it never was",
         packages.unseen().as_secs_f64(),
+    )?;
+    shadow_package(families, shadow)
+}
+
+/// What a package would decide otherwise that is compared with the one in force.
+fn shadow_package(families: &mut Families<'_>, shadow: ShadowStanding) -> fmt::Result {
+    let is_wrong = shadow.refused.is_some() || shadow.problem.is_some();
+    let compared = shadow.compared.map(|compared| (compared.id.number, compared.comparison(false)));
+    let is_ended = compared.as_ref().is_some_and(|(_, comparison)| comparison.ended.is_some());
+    families.gauge(
+        "sealwire_policy_shadow_package",
+        "The number of the shadow package that is compared with the policies in force; 0 if there is none",
+        at(compared.as_ref().map_or(0, |(number, _)| *number)),
+    )?;
+    families.gauge(
+        "sealwire_policy_shadow_wrong",
+        "Whether the latest shadow package cannot be used, its comparison has ended, or the bucket holds what operators have not signed",
+        f64::from(u8::from(is_wrong || is_ended)),
+    )?;
+    let comparison = compared.map(|(_, comparison)| comparison).unwrap_or_default();
+    families.counters(
+        "sealwire_policy_shadow_calls",
+        "Calls that were compared with the decision of the present shadow package, or skipped for want of time or room",
+        [("compared", comparison.compared), ("skipped", comparison.skipped)]
+            .map(|(result, count)| ([("result", result)], count)),
+    )?;
+    families.counters(
+        "sealwire_policy_shadow_differences",
+        "Calls that would come out otherwise by the present shadow package",
+        comparison
+            .totals
+            .into_iter()
+            .map(|Total { now, would, calls }| ([("now", now.as_str()), ("would", would.as_str())], calls)),
     )
 }
 

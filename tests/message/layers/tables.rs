@@ -188,6 +188,7 @@ pub(super) const PACKAGES: &[Package] = &[
                     ("quota", "shares"),
                     ("tasks", "calls shares streams"),
                     ("authorize", "approvals calls"),
+                    ("shadow", "calls"),
                     ("budgets", "approvals authorize calls counters"),
                     ("recording", "calls streams"),
                     ("spans", "calls"),
@@ -206,11 +207,11 @@ pub(super) const PACKAGES: &[Package] = &[
                     ),
                     (
                         ".",
-                        "answers approvals attachment authorize budgets builtin calls catalogue counters description idempotency lines meters method methods policy_in_force quota recording refusal shares spans streams tasks",
+                        "answers approvals attachment authorize budgets builtin calls catalogue counters description idempotency lines meters method methods policy_in_force quota recording refusal shadow shares spans streams tasks",
                     ),
                     (
                         "builder",
-                        ". approvals attachment authorize budgets builtin catalogue counters idempotency lines meters methods quota router spans streams tasks",
+                        ". approvals attachment authorize budgets builtin catalogue counters idempotency lines meters methods quota router shadow spans streams tasks",
                     ),
                     ("report", ". budgets counters idempotency meters tasks"),
                     ("control", ". lines streams tasks"),

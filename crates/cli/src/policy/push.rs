@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use sealwire::internal::auth::{Bucket, BucketError, BucketSubjects, Stage};
+use sealwire::internal::auth::{Bucket, BucketError, Stage};
 use sealwire::internal::policy::{Package, SignedPackage, TestReport, TestSuite};
 use sealwire::{Clock as _, Name, SystemClock};
-use serde_json::json;
 use tokio::time::Instant;
 
-use super::package::latest::{Latest, keep, remember};
+use super::package::draft;
+use super::package::latest::{Latest, connect, keep, remember};
 use super::package::reports::Reports;
+use super::package::shadowed::Shadowed;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{read_if_there, write_public};
 use crate::output::Output;
 use crate::policies::{FOLDER, known_methods, refused};
 use crate::revocation::Signing;
@@ -24,7 +24,8 @@ use crate::runtime::block_on;
 /// Sign a folder of policies and put it in force at every replica of a service
 ///
 /// The folder is checked and tested first. Replicas take it only with the signatures of operators, and keep what they have if they cannot use
-/// it. An earlier version comes back by pushing its folder again. See docs/policy-push.md.
+/// it. An earlier version comes back by pushing its folder again. With --shadow, replicas compare it with the policies in force instead:
+/// `policy compare` says what it would decide otherwise, and --activate puts it in force. See docs/policy-push.md.
 ///
 /// The exit code is 0 if all that report have it in force, 11 if one cannot use it, and 23 if one has not answered.
 #[derive(Args)]
@@ -32,16 +33,24 @@ use crate::runtime::block_on;
 Examples:
   sealwire policy push policies --service bank --key op-1.json --create 3
   sealwire policy push policies --service bank --key op-1.json --expect bank=2
+  sealwire policy push policies --service bank --key op-1.json --shadow
+  sealwire policy push --service bank --key op-1.json --activate
   sealwire policy push policies --service bank --key op-1.json --draft bank.json
   sealwire policy push policies --service bank --key op-2.json --sign bank.json")]
 pub(crate) struct Push {
-    /// The folder
-    #[arg(value_name = "DIR", default_value = FOLDER)]
-    folder: PathBuf,
+    /// The folder: `policies`, or with --activate, what is compared
+    #[arg(value_name = "DIR")]
+    folder: Option<PathBuf>,
     /// The service
     #[arg(long, value_name = "NAME")]
     service: Name,
-    /// Sign this draft of another operator, if it holds the very files of the folder, and put it in force once enough have signed
+    /// Have it compared with the policies in force, which stay in force
+    #[arg(long)]
+    shadow: bool,
+    /// Put in force what was pushed with --shadow, and end the comparison. A folder that is named must hold the very files
+    #[arg(long, conflicts_with = "shadow")]
+    activate: bool,
+    /// Sign this draft of another operator, if it holds the very files of the folder, and push it once enough have signed
     #[arg(long, value_name = "FILE")]
     sign: Option<PathBuf>,
     /// Make the bucket if it is not there: how many brokers of a cluster keep it
@@ -56,75 +65,73 @@ pub(crate) struct Push {
 
 impl Push {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let files = check(&self.folder, out)?;
+        let folder = match &self.folder {
+            None if self.activate => None,
+            folder => Some(folder.as_deref().unwrap_or(Path::new(FOLDER))),
+        };
+        let files = folder.map(|folder| Ok::<_, Failure>((folder, check(folder, out)?))).transpose()?;
         let desk = Desk::open(&self.signing.config)?;
         let keys = desk.keys(&self.signing.keys)?;
         block_on(async {
-            let subjects = BucketSubjects::policies(&desk.environment, &self.service, Stage::Active);
-            let mut bucket = desk.connect_to(subjects).await?;
+            let stage = if self.shadow { Stage::Shadow } else { Stage::Active };
+            let mut bucket = connect(&desk, &self.service, stage).await?;
             if let Some(copies) = self.create {
                 bucket.create(copies).await.map_err(|error| failed(&error))?;
             }
-            let latest = Latest::read(&desk, &self.service, &mut bucket).await?;
+            let latest = Latest::read(&desk, (&self.service, stage), &mut bucket).await?;
             if let Some(problem) = &latest.problem {
                 out.warning(problem);
             }
-            let number = latest.next().max(self.after.saturating_add(1));
+            let mut shadowed = match self.activate {
+                true => Some(Shadowed::read(&desk, &self.service).await?),
+                false => None,
+            };
+            let files_of = folder.map_or_else(|| "the shadow package".to_owned(), |dir| format!("`{}`", dir.display()));
+            let files = match &shadowed {
+                Some(shadowed) => shadowed.files(files, out)?,
+                None => files.map(|(_, files)| files).unwrap_or_default(),
+            };
+            let package = Package {
+                environment: desk.environment.clone(),
+                service: self.service.clone(),
+                stage,
+                number: latest.next().max(self.after.saturating_add(1)),
+                at_ms: SystemClock.now_ms(),
+                files,
+            };
             let (package, unfinished) = match &self.sign {
                 None => {
-                    let package = Package {
-                        environment: desk.environment.clone(),
-                        service: self.service.clone(),
-                        stage: Stage::Active,
-                        number,
-                        at_ms: SystemClock.now_ms(),
-                        files,
-                    };
                     let signed = SignedPackage::new(&package).or_fail(Exit::Input)?;
                     (package, signed)
                 }
-                Some(path) => {
-                    let (package, unfinished) = read_draft(path)?;
-                    let expected = (&desk.environment, &self.service, Stage::Active);
-                    if (&package.environment, &package.service, package.stage) != expected
-                        || package.number <= self.after
-                        || !latest.allows(package.number, &unfinished.digest())
-                    {
-                        let failure = Failure::input(format!(
-                            "`{}` is package {} of {}/{}, and the next one of {}/{} is {number}",
-                            path.display(),
-                            package.number,
-                            package.environment,
-                            package.service,
-                            desk.environment,
-                            self.service
-                        ));
-                        return Err(
-                            failure.help("somebody else has pushed meanwhile, or the draft is old: make it again")
-                        );
-                    }
-                    if package.files != files {
-                        let message =
-                            format!("`{}` does not hold the files of `{}`", path.display(), self.folder.display());
-                        let help = "name the folder that you have reviewed: what you sign must be that";
-                        return Err(Failure::input(message).help(help));
-                    }
-                    (package, unfinished)
-                }
+                Some(path) => draft::read(path, &package, self.after, (&latest, &files_of))?,
             };
             let signed = keys.iter().fold(unfinished, SignedPackage::signed);
             if let Some(path) = &self.signing.draft {
-                remember(&desk, &package, signed.digest())?;
-                return draft(path, &signed, &package, (&self.folder, &desk), out);
+                return draft::write(path, (&package, &signed), &desk, &self.words(folder), out);
             }
-            let verified = signed.verify(&desk.operators, (&desk.environment, &self.service), Stage::Active);
+            let verified = signed.verify(&desk.operators, (&desk.environment, &self.service), stage);
             verified.map_err(|error| {
                 let failure = Failure::of(Exit::Input, &error);
                 failure.help("give every key with `--key`, or let another operator sign: `--draft FILE`")
             })?;
             remember(&desk, &package, signed.digest())?;
-            self.put(&desk, &mut bucket, (&package, &signed), &latest, out).await
+            let exit = self.put(&desk, &mut bucket, (&package, &signed), &latest, out).await?;
+            if let Some(shadowed) = &mut shadowed
+                && !shadowed.remove().await?
+            {
+                out.note("another shadow package was pushed meanwhile, and goes on being compared");
+            }
+            Ok(exit)
         })?
+    }
+
+    /// What another operator gives as well.
+    fn words(&self, folder: Option<&Path>) -> String {
+        let folder = folder.map(|folder| folder.display().to_string());
+        let stage = [("--shadow", self.shadow), ("--activate", self.activate)];
+        let stage = stage.into_iter().filter(|(_, is_given)| *is_given).map(|(word, _)| word.to_owned());
+        folder.into_iter().chain(stage).collect::<Vec<_>>().join(" ")
     }
 
     /// Writes the package over the one that was read, and waits for the replicas.
@@ -137,14 +144,14 @@ impl Push {
         out: &Output,
     ) -> Result<Exit, Failure> {
         let text = signed.to_text().or_fail(Exit::Input)?;
-        let mut reports = Reports::listen(bucket).await?;
+        let mut reports = Reports::listen(bucket, package.stage).await?;
         let began = Instant::now();
         bucket.write(&text, Some(latest.sequence.unwrap_or(0))).await.map_err(|error| match error {
             BucketError::Overtaken => Failure::input("somebody else has pushed meanwhile: nothing was written")
                 .help("see what is in force now (`sealwire policy status`), and push again if it still holds"),
             error => failed(&error),
         })?;
-        keep(desk, &self.service, &text)?;
+        keep(desk, package, &text)?;
         reports.wait(bucket, &signed.digest(), began, &self.signing.waiting).await?;
         reports.tell(out, package, (signed, &desk.operators), &self.signing.waiting)
     }
@@ -174,34 +181,4 @@ fn check(folder: &Path, out: &Output) -> Result<BTreeMap<String, String>, Failur
     }
     let message = format!("`{}` does not decide as expected: nothing was pushed", folder.display());
     Err(Failure::new(Exit::PolicyTestFailed, message).help(format!("see `sealwire policy test {}`", folder.display())))
-}
-
-fn read_draft(path: &Path) -> Result<(Package, SignedPackage), Failure> {
-    let missing = || Failure::input(format!("`{}` is not there", path.display()));
-    let text = read_if_there(path)?.ok_or_else(missing)?;
-    let unfinished = SignedPackage::parse(text.as_bytes()).or_fail(Exit::Input)?;
-    Ok((unfinished.unverified().or_fail(Exit::Input)?, unfinished))
-}
-
-fn draft(
-    path: &Path,
-    signed: &SignedPackage,
-    package: &Package,
-    (folder, desk): (&Path, &Desk),
-    out: &Output,
-) -> Result<Exit, Failure> {
-    write_public(path, &signed.to_text().or_fail(Exit::Input)?)?;
-    let (shown, revision) = (path.display().to_string(), package.revision().to_string());
-    let signers = signed.signers(&desk.operators);
-    let result = json!({ "draft": shown, "number": package.number, "revision": revision, "signers": signers });
-    out.result(&result, || {
-        format!(
-            "wrote {shown}: package {} with revision {revision}; nothing is in force yet\nAnother operator: sealwire policy push {} \
-             --service {} --sign {shown} --key FILE",
-            package.number,
-            folder.display(),
-            package.service
-        )
-    })?;
-    Ok(Exit::Ok)
 }

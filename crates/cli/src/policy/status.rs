@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sealwire::Name;
-use sealwire::internal::auth::{BucketSubjects, Stage};
+use sealwire::internal::auth::Stage;
 use serde_json::json;
 
-use super::package::latest::Latest;
+use super::package::latest::{Latest, connect};
 use super::package::reports::Reports;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
@@ -36,10 +36,9 @@ impl Status {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let desk = Desk::open(&self.config)?;
         let (latest, reports) = block_on(async {
-            let subjects = BucketSubjects::policies(&desk.environment, &self.service, Stage::Active);
-            let mut bucket = desk.connect_to(subjects).await?;
-            let latest = Latest::read(&desk, &self.service, &mut bucket).await?;
-            Ok::<_, Failure>((latest, Reports::listen(&mut bucket).await?.answered()))
+            let mut bucket = connect(&desk, &self.service, Stage::Active).await?;
+            let latest = Latest::read(&desk, (&self.service, Stage::Active), &mut bucket).await?;
+            Ok::<_, Failure>((latest, Reports::listen(&mut bucket, Stage::Active).await?.answered()))
         })??;
         if let Some(problem) = &latest.problem {
             out.warning(problem);

@@ -20,7 +20,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker or a service, or keep running: where their JSON is tested.
-const ELSEWHERE: [(&str, &str); 51] = [
+const ELSEWHERE: [(&str, &str); 52] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -38,6 +38,7 @@ const ELSEWHERE: [(&str, &str); 51] = [
     ("policy drift", "broker_gate"),
     ("policy push", "policy_push.rs"),
     ("policy status", "policy_push.rs"),
+    ("policy compare", "policy_shadow.rs"),
     ("discover", "gateway.rs"),
     ("approvals list", "approvals.rs"),
     ("approvals show", "approvals.rs"),

@@ -36,6 +36,7 @@ mod policy;
 mod policy_inputs;
 mod policy_learn;
 mod policy_push;
+mod policy_shadow;
 mod policy_tools;
 mod records;
 mod revocation;

@@ -13,12 +13,12 @@ const OPEN: &str = "[method.\"site/add\"]\n[role.worker]\nallow = [\"site/add\"]
 const CASES: &str = "[[case]]\nname = \"nobody\"\ncaller = { agent = \"ann\", roles = [\"worker\"] }\nmethod = \"site/add\"\n\
     expect = \"deny\"\n";
 
-fn key(shell: &Shell, kid: &str) -> String {
+pub(crate) fn key(shell: &Shell, kid: &str) -> String {
     let made = shell.run(&format!("--json keys new-operator {kid}")).ok().json();
     format!("{{ kid = \"{kid}\", x = \"{}\" }}", made["x"].as_str().unwrap())
 }
 
-fn desk(operators: &str, signatures: usize, url: &str) -> String {
+pub(crate) fn desk(operators: &str, signatures: usize, url: &str) -> String {
     format!("environment = \"test\"\nsignatures = {signatures}\noperator = [{operators}]\n[nats]\nurls = [\"{url}\"]\n")
 }
 

@@ -2,7 +2,7 @@
 //! Never believes the bucket more than the signatures.
 
 use sealwire::Name;
-use sealwire::internal::auth::{Bucket, Stage};
+use sealwire::internal::auth::{Bucket, BucketSubjects, Stage};
 use sealwire::internal::policy::{Package, PackageError, SignedPackage};
 use serde::{Deserialize, Serialize};
 
@@ -31,20 +31,28 @@ pub(in crate::policy) struct Latest {
 }
 
 impl Latest {
-    /// The bucket's, or the copy here if that is newer or the bucket's does not count.
-    pub(in crate::policy) async fn read(desk: &Desk, service: &Name, bucket: &mut Bucket) -> Result<Self, Failure> {
+    /// The bucket's, or the copy here if that is newer or the bucket's does not count. A package that is compared is only the bucket's: it may
+    /// have been taken out.
+    pub(in crate::policy) async fn read(
+        desk: &Desk,
+        (service, stage): (&Name, Stage),
+        bucket: &mut Bucket,
+    ) -> Result<Self, Failure> {
         let stored = bucket.read().await.map_err(|error| failed(&error))?;
         let sequence = stored.as_ref().map(|stored| stored.sequence);
-        let (held, problem) = match stored.map(|stored| verify(desk, service, &stored.text)) {
+        let taken_out = |text: &[u8]| stage == Stage::Shadow && text.is_empty();
+        let stored = stored.filter(|stored| !taken_out(&stored.text));
+        let (held, problem) = match stored.map(|stored| verify(desk, (service, stage), &stored.text)) {
             None => (None, None),
             Some(Err(error)) => (None, Some(format!("what the bucket holds has no effect: {error}"))),
             Some(Ok(held)) => (Some(held), None),
         };
         let path = desk.copy_of(&copy(service));
         let wrong = |error: PackageError| Failure::input(format!("`{}`: {error}", path.display()));
-        let (kept, copied, distrusted) = match read_if_there(&path)? {
+        let copied = if stage == Stage::Active { read_if_there(&path)? } else { None };
+        let (kept, copied, distrusted) = match copied {
             None => (None, 0, None),
-            Some(text) => match verify(desk, service, text.as_bytes()) {
+            Some(text) => match verify(desk, (service, stage), text.as_bytes()) {
                 Ok(kept) => (Some(kept), 0, None),
                 // Keys change, and numbers go on.
                 Err(error @ PackageError::Signatures(_)) => {
@@ -60,7 +68,7 @@ impl Latest {
                 Err(error) => return Err(wrong(error)),
             },
         };
-        let path = desk.copy_of(&numbers(service));
+        let path = desk.copy_of(&numbers(service, stage));
         let signed = match read_if_there(&path)? {
             None => Signed::default(),
             Some(text) => serde_json::from_str(&text)
@@ -69,6 +77,11 @@ impl Latest {
         };
         let number = |of: &Option<(Package, SignedPackage)>| of.as_ref().map_or(0, |(package, _)| package.number);
         let problem = match problem {
+            None if stage == Stage::Shadow && held.is_some() && number(&held) < signed.number => Some(format!(
+                "the bucket holds shadow package {}, and shadow package {} was signed here: that is a draft, or somebody has put back an old one",
+                number(&held),
+                signed.number
+            )),
             None if number(&kept) > number(&held) => Some(format!(
                 "the bucket holds package {}, and `{}` package {}: somebody has put back an old one, or emptied it",
                 number(&held),
@@ -106,22 +119,37 @@ impl Latest {
 pub(in crate::policy) fn remember(desk: &Desk, package: &Package, digest: String) -> Result<(), Failure> {
     let signed = Signed { number: package.number, digest };
     let text = serde_json::to_string(&signed).unwrap_or_default();
-    write_public(&desk.copy_of(&numbers(&package.service)), &text)
+    write_public(&desk.copy_of(&numbers(&package.service, package.stage)), &text)
 }
 
 /// Keeps a package that is in the bucket now.
-pub(in crate::policy) fn keep(desk: &Desk, service: &Name, text: &str) -> Result<(), Failure> {
-    write_public(&desk.copy_of(&copy(service)), text)
+pub(in crate::policy) fn keep(desk: &Desk, package: &Package, text: &str) -> Result<(), Failure> {
+    match package.stage {
+        Stage::Active => write_public(&desk.copy_of(&copy(&package.service)), text),
+        Stage::Shadow => Ok(()),
+    }
 }
 
-fn verify(desk: &Desk, service: &Name, text: &[u8]) -> Result<(Package, SignedPackage), PackageError> {
+/// The bucket, for what is of this stage.
+pub(in crate::policy) async fn connect(desk: &Desk, service: &Name, stage: Stage) -> Result<Bucket, Failure> {
+    desk.connect_to(BucketSubjects::policies(&desk.environment, service, stage)).await
+}
+
+fn verify(
+    desk: &Desk,
+    (service, stage): (&Name, Stage),
+    text: &[u8],
+) -> Result<(Package, SignedPackage), PackageError> {
     let signed = SignedPackage::parse(text)?;
-    let package = signed.verify(&desk.operators, (&desk.environment, service), Stage::Active)?;
+    let package = signed.verify(&desk.operators, (&desk.environment, service), stage)?;
     Ok((package, signed))
 }
 
-fn numbers(service: &Name) -> String {
-    format!("policies.{service}.number.json")
+fn numbers(service: &Name, stage: Stage) -> String {
+    match stage {
+        Stage::Active => format!("policies.{service}.number.json"),
+        Stage::Shadow => format!("policies.{service}.shadow.number.json"),
+    }
 }
 
 fn copy(service: &Name) -> String {
