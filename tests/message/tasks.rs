@@ -189,7 +189,7 @@ async fn a_task_without_a_result_says_why() {
 async fn a_task_is_found_by_its_caller_alone() {
     let office = Office::open_with(day(), "[role.worker]\nallow = [\"desk/*\"]\ndelegated = \"also\"\n", |_| {});
     office.begin("k", "well").await;
-    let absent = json!({ "state": "absent" });
+    let absent = json!({ "state": "absent", "keep": 3600 });
     let bob = office.desk.agent("bob", &["worker"]);
     let for_user = office.desk.agent_with("ann", |request| {
         request.subject = "user-1".to_owned();

@@ -75,7 +75,7 @@ impl Idempotency {
     ) -> Result<TaskStatus, OutcomeStoreError> {
         let mac = self.mac(verifier).ok_or(OutcomeStoreError::Unavailable)?;
         let stored = self.stored(asked, &mac).await?;
-        Ok(stored.map_or_else(TaskStatus::absent, |stored| self.status(&stored, now_ms)))
+        Ok(stored.map_or_else(|| self.absent(asked.method), |stored| self.status(&stored, now_ms)))
     }
 
     /// Ends a task, wherever it runs, and returns what is known of it. One that runs at another replica ends when that renews its claim.
@@ -87,7 +87,7 @@ impl Idempotency {
     ) -> Result<TaskStatus, OutcomeStoreError> {
         let mac = self.mac(verifier).ok_or(OutcomeStoreError::Unavailable)?;
         for _ in 0..ATTEMPTS {
-            let Some(stored) = self.stored(asked, &mac).await? else { return Ok(TaskStatus::absent()) };
+            let Some(stored) = self.stored(asked, &mac).await? else { return Ok(self.absent(asked.method)) };
             if let Some(open) = self.here(&stored.key).filter(|open| open.has_no_caller()) {
                 open.end(Ending::Cancelled);
                 return Ok(self.status(&stored, now_ms));
@@ -118,6 +118,12 @@ impl Idempotency {
         }
         let body = body.unwrap_or_default().to_vec();
         Ok(Some(Stored { key, declared, revision, head, body }))
+    }
+
+    /// There is no such task. If there were one, it would be known for so long after its end.
+    fn absent(&self, method: &str) -> TaskStatus {
+        let declared = self.methods.get(method).filter(|declared| declared.task.is_some());
+        TaskStatus { keep: declared.map(|declared| declared.keep.as_secs()), ..TaskStatus::absent() }
     }
 
     fn here(&self, key: &OutcomeKey) -> Option<Arc<OpenCall>> {
