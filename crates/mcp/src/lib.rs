@@ -8,6 +8,7 @@ mod lines;
 mod message;
 mod params;
 mod revision;
+pub mod tasks;
 
 pub use self::capabilities::{ClientCapabilities, ELICIT, RESULT, ROOTS, SAMPLE, SAMPLE_TOOLS};
 pub use self::lines::{Lines, MAX_LINE, line};

@@ -23,6 +23,11 @@ pub struct RequestParams {
     pub cursor: Option<String>,
     /// That of a tool or prompt.
     pub name: Option<String>,
+    /// That of a task.
+    #[serde(rename = "taskId")]
+    pub task_id: Option<String>,
+    /// In 2025-11-25: a call is to be a task, kept for a while.
+    pub task: Option<Box<RawValue>>,
     /// That of a resource.
     pub uri: Option<String>,
     /// Those of a tool or prompt.
@@ -182,6 +187,9 @@ pub struct SubscriptionFilter {
     /// The URIs of resources to watch.
     #[serde(rename = "resourceSubscriptions", skip_serializing_if = "BTreeSet::is_empty")]
     pub uris: BTreeSet<String>,
+    /// The ids of tasks to watch.
+    #[serde(rename = "taskIds", skip_serializing_if = "BTreeSet::is_empty")]
+    pub tasks: BTreeSet<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]

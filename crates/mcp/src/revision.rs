@@ -59,6 +59,12 @@ impl Revision {
         self != Self::V2026_07_28
     }
 
+    /// Whether a call can be a task: always as an extension in 2026-07-28, and in 2025-11-25 if it says so.
+    #[must_use]
+    pub fn has_tasks(self) -> bool {
+        matches!(self, Self::V2026_07_28 | Self::V2025_11_25)
+    }
+
     /// Whether `structuredContent` must be an object.
     #[must_use]
     pub fn wants_objects(self) -> bool {

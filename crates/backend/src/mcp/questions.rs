@@ -22,6 +22,7 @@ impl Questions {
             sampling,
             sampling_tools: sampling,
             roots: may(BackendQuestion::Roots),
+            tasks: false,
         })
     }
 

@@ -102,7 +102,8 @@ pub(crate) fn updated(subscription: Option<&Id>, uri: &str) -> Value {
 /// The first message of a subscription: what it is granted.
 pub(crate) fn acknowledged(subscription: &Id, lists: Lists, uris: &BTreeSet<String>) -> Value {
     let Lists { tools, prompts, resources } = lists;
-    let granted = SubscriptionFilter { tools, prompts, resources, uris: uris.clone() };
+    // Tasks are asked for, and not told of.
+    let granted = SubscriptionFilter { tools, prompts, resources, uris: uris.clone(), tasks: BTreeSet::new() };
     let params = json!({ "_meta": { SUBSCRIPTION_ID: subscription }, "notifications": granted });
     json!({ "jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params })
 }
