@@ -13,12 +13,7 @@ use time::format_description::well_known::Rfc3339;
 #[must_use]
 pub fn in_words(error: &RpcError) -> Option<String> {
     if let Some(pending) = PendingApproval::of(error) {
-        let needs = pending.needs.iter().map(|need| {
-            let (name, roles) = (&need.approval, need.roles.join(" or "));
-            format!("{name} ({} of {} so far, by {roles})", need.have, need.count)
-        });
-        let needs = needs.collect::<Vec<_>>().join(", ");
-        let until = time(pending.deadline);
+        let (needs, until) = (needs(&pending), time(pending.deadline));
         let (id, after) = (&pending.id, pending.retry_after.as_millis().div_ceil(1000));
         return Some(format!(
             "approval required: this call has not run. People have to approve it first: {needs}. The request {id} waits for them until \
@@ -41,7 +36,22 @@ pub fn in_words(error: &RpcError) -> Option<String> {
     }
 }
 
-fn time(seconds: u64) -> String {
+/// What a call waits for that its client asks for again, without a word of what it would do.
+pub(crate) fn waiting(pending: &PendingApproval) -> String {
+    let (needs, until, id) = (needs(pending), time(pending.deadline), &pending.id);
+    format!("has not run: waits until {until} for people to approve it: {needs}. The request for that is {id}")
+}
+
+fn needs(pending: &PendingApproval) -> String {
+    let needs = pending.needs.iter().map(|need| {
+        let (name, roles) = (&need.approval, need.roles.join(" or "));
+        format!("{name} ({} of {} so far, by {roles})", need.have, need.count)
+    });
+    needs.collect::<Vec<_>>().join(", ")
+}
+
+/// A second of the Unix epoch in RFC 3339.
+pub(crate) fn time(seconds: u64) -> String {
     let at = i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_else(|| seconds.to_string())
 }

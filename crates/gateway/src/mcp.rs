@@ -20,6 +20,8 @@ mod relay;
 mod results;
 pub(crate) mod server;
 pub(crate) mod sessions;
+mod task_ids;
+pub(crate) mod tasks;
 pub(crate) mod watch;
 
 use std::io;

@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     McpSession,
     McpRequestState,
     McpQuestion,
+    /// The id of a task.
+    McpTask,
     /// The header of a message that one replica forwards to another.
     Handed,
     DpopNonce,
@@ -42,6 +44,7 @@ impl Kind {
             Self::McpSession => b"sealwire gateway: mcp session",
             Self::McpRequestState => b"sealwire gateway: mcp request state",
             Self::McpQuestion => b"sealwire gateway: mcp question",
+            Self::McpTask => b"sealwire gateway: mcp task",
             Self::Handed => b"sealwire gateway: handed to a replica",
             Self::DpopNonce => b"sealwire gateway: dpop nonce",
             Self::Ticket => b"sealwire gateway: ticket",
@@ -53,6 +56,7 @@ impl Kind {
         match self {
             // It contains a token, of at most 4 KiB.
             Self::Ticket => 8 << 10,
+            Self::McpTask => TASK_BYTES,
             _ => TEXT_BYTES,
         }
     }
@@ -60,6 +64,8 @@ impl Kind {
 
 /// The size of a key.
 const KEY_BYTES: usize = 32;
+/// The longest id of a task, which may contain arguments.
+pub(crate) const TASK_BYTES: usize = 8 << 10;
 /// The longest text of most kinds. Those that the gateway makes have a few hundred bytes.
 const TEXT_BYTES: usize = 2 << 10;
 
@@ -232,9 +238,11 @@ mod tests {
             assert_eq!(open(&seal, Kind::McpSession, "ann", text, now), None, "{text}");
         }
 
-        // Only a ticket is large enough for a token.
+        // Few are large enough for a token.
         let token = "x".repeat(4 << 10);
-        for (kind, opened) in [(Kind::Ticket, Some(token.as_str())), (Kind::McpSession, None)] {
+        for (kind, opened) in
+            [(Kind::Ticket, Some(token.as_str())), (Kind::McpTask, Some(&token)), (Kind::McpSession, None)]
+        {
             let text = seal.seal(kind, "ann", minute, &token, now).unwrap();
             assert_eq!(open(&seal, kind, "ann", &text, now).as_deref(), opened, "{kind:?}");
         }

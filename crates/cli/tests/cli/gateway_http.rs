@@ -21,6 +21,7 @@ mod reloads;
 mod replicas;
 mod revocation;
 mod rows;
+mod tasks;
 mod tickets;
 mod unread;
 mod watches;

@@ -55,6 +55,7 @@ use crate::mcp::outbox::Outbox;
 use crate::mcp::peer::Peer;
 use crate::mcp::server::{FRESH, Server};
 use crate::mcp::sessions::Parking;
+use crate::mcp::tasks::tasks_are_known;
 use crate::mcp::watch::within_bounds;
 use crate::seal::Seal;
 
@@ -336,6 +337,7 @@ impl Mcp {
                     return Err(Accepts::refusal());
                 }
                 within_bounds(&asked.notifications.uris).map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
+                tasks_are_known(client.capabilities, &asked.notifications).map_err(bad)?;
                 let (streaming, stopping) = (admitted.admit_stream()?, self.stopping.clone());
                 let about = About::Subscription(id.clone(), asked.notifications);
                 let listening = listening(sender.server, streaming, about, stopping);
@@ -399,7 +401,8 @@ impl Mcp {
         let trace = self::trace(&asked.meta, &trace);
         principal.arrival.names(&trace);
         let (around, observer) = (Trace::current(), principal.observer());
-        let peer = Peer { name: peer, has_session, caller, out, trace, around, observer };
+        let named = Arc::clone(principal.name());
+        let peer = Peer { name: peer, principal: named, has_session, caller, out, trace, around, observer };
         let (id, method, held) = (id.clone(), method.to_owned(), Arc::clone(permit));
         let work = {
             let id = id.clone();

@@ -15,6 +15,7 @@ use super::parked::{Resumption, digest};
 use super::peer::Requester;
 use super::results::{failed, refused, succeeded};
 use super::server::Server;
+use super::tasks::{Mode, Tasks, answer, mode};
 use crate::catalogue::Tool;
 
 /// What a request has led to.
@@ -41,6 +42,13 @@ impl Server {
         if let Some(head) = &asked.fields {
             mirrored::check(tool.mirrored.as_deref().unwrap_or_default(), &arguments, head)?;
         }
+        if asked.state.is_none() {
+            match mode(from, asked, &tool)? {
+                Mode::Call => {}
+                Mode::Task => return Box::pin(Tasks::new(self, from, &tool).begin(arguments)).await,
+                Mode::WaitForTask => return Box::pin(Tasks::new(self, from, &tool).wait(arguments)).await,
+            }
+        }
         let digest = digest([&tool.service, &tool.method.name, arguments.get()]);
         match self.run(from, asked, tool, arguments, digest).await? {
             CallOutcome::Ended(tool, Ok(result), meta) => Ok(succeeded(revision, &tool, &result, meta)),
@@ -49,6 +57,11 @@ impl Server {
             CallOutcome::Away(why) => Ok(failed(revision, &why)),
             CallOutcome::Asks(result) => Ok(result),
         }
+    }
+
+    /// Answers a request about a task.
+    pub(super) async fn task(&self, from: Requester<'_>, method: &str, asked: &RequestParams) -> Outcome {
+        Box::pin(answer(self, from, method, asked)).await
     }
 
     /// Calls a method, or resumes its call, for a request with this digest.

@@ -24,6 +24,7 @@ use super::outbox::{Line, Outbox};
 use super::peer::Peer;
 use super::server::{FRESH, Server};
 use super::sessions::{Heard, Parking, SessionStream};
+use super::tasks::tasks_are_known;
 use super::watch::{Watch, within_bounds};
 use super::{Ended, Options};
 use crate::agent::Agent;
@@ -92,8 +93,9 @@ pub async fn serve(
         (Offers::new(refresh), Parking::default()),
     );
     let server = Arc::new(server);
-    let name = server.agent().into();
+    let name: Arc<str> = server.agent().into();
     let peer = Peer {
+        principal: Arc::clone(&name),
         name,
         has_session: true,
         caller,
@@ -273,7 +275,10 @@ impl Gateway {
             Err(fault) => return Some(Err(fault)),
         };
         if (method, revision) == ("subscriptions/listen", Revision::V2026_07_28) {
-            return Box::pin(self.listen(id, asked.notifications)).await.err().map(Err);
+            return match tasks_are_known(capabilities, &asked.notifications) {
+                Ok(()) => Box::pin(self.listen(id, asked.notifications)).await.err().map(Err),
+                Err(fault) => Some(Err(fault)),
+            };
         }
         if method.ends_with("/list") && asked.cursor.is_none() {
             // `Server::outcome` makes the list of tools from the same offer.

@@ -21,13 +21,18 @@ pub(crate) fn complete_result(revision: Revision, mut members: Members, ttl_ms: 
     for member in ["resultType", "ttlMs", "cacheScope"] {
         members.remove(member);
     }
+    if let Some(ttl_ms) = ttl_ms.filter(|_| !revision.has_handshake()) {
+        insert(&mut members, "ttlMs", &ttl_ms);
+        // It depends on what this agent may call.
+        insert(&mut members, "cacheScope", &"private");
+    }
+    result_of_type(revision, "complete", members)
+}
+
+/// A result of this type in the form of this revision.
+pub(super) fn result_of_type(revision: Revision, kind: &str, mut members: Members) -> Box<RawValue> {
     if !revision.has_handshake() {
-        insert(&mut members, "resultType", &"complete");
-        if let Some(ttl_ms) = ttl_ms {
-            insert(&mut members, "ttlMs", &ttl_ms);
-            // It depends on what this agent may call.
-            insert(&mut members, "cacheScope", &"private");
-        }
+        insert(&mut members, "resultType", &kind);
         let meta = members.get("_meta").and_then(|meta| serde_json::from_str::<Members>(meta.get()).ok());
         let mut meta = meta.unwrap_or_default();
         insert(&mut meta, "io.modelcontextprotocol/serverInfo", &Implementation::SEALWIRE);

@@ -17,6 +17,8 @@ use crate::catalogue::Tool;
 pub(crate) struct Peer {
     /// Identifies the client: an answer to a question, or a request that resumes a call, must come from the same.
     pub(crate) name: Arc<str>,
+    /// Identifies the caller, in whichever session and with whichever token: its tasks are the same.
+    pub(crate) principal: Arc<str>,
     /// Whether other requests of the same client have the same name, and no others.
     pub(crate) has_session: bool,
     /// The caller on whose behalf services are called.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sealwire::internal::trace::{self, Span};
 use sealwire_mcp::{
     ClientCapabilities, Implementation, InitializeParams, LogLevel, RequestParams, Revision, headers, json, members,
-    raw,
+    raw, tasks,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -23,6 +23,7 @@ use super::parked::ParkedCalls;
 use super::peer::{Peer, Requester};
 use super::results;
 use super::sessions::{Heard, Parking, SessionStream, Sessions};
+use super::task_ids::TaskIds;
 use super::watch::{SUBSCRIBE, Watch, WatchRequest};
 use crate::caller::Caller;
 use crate::catalogue::{Offer, Services, Tool};
@@ -40,6 +41,7 @@ pub(crate) struct Server {
     levels: Levels,
     pub(super) sessions: Sessions,
     pub(crate) parked: ParkedCalls,
+    pub(super) tasks: TaskIds,
     pub(crate) questions: OpenQuestions,
 }
 
@@ -49,7 +51,7 @@ const ANNOUNCED: Duration = Duration::from_secs(2);
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// `listed`: how old an offer may be for a list. `seal` is for `requestState` and the ids of questions; `None` on standard input and
+    /// `listed`: how old an offer may be for a list. `seal` is for `requestState` and the ids of questions and tasks; `None` on standard input and
     /// output, where there is only one client. All addresses share `offers` and `parking`.
     pub(crate) fn new(
         services: Services,
@@ -68,6 +70,7 @@ impl Server {
             levels: Levels::default(),
             sessions: Sessions::new(parking),
             parked: ParkedCalls::new(seal.clone()),
+            tasks: TaskIds::new(seal.clone()),
             questions: OpenQuestions::new(seal),
         }
     }
@@ -142,7 +145,7 @@ impl Server {
         let tool = tool.filter(|tool| known.is_some_and(|offer| offer.tool(tool).is_some()));
         describe(span.span(), revision, method, tool.as_deref());
         match &outcome {
-            Ok(result) => span.ended(says_error(result).then_some("tool_error")),
+            Ok(result) => span.ended(tasks::is_error(result).then_some("tool_error")),
             Err(fault) => {
                 let code = fault.code.to_string();
                 span.span().set(trace::RPC_STATUS, code.as_str());
@@ -178,6 +181,11 @@ impl Server {
                 Ok(self.tools(&offer, revision, asked.cursor.as_deref()))
             }
             ("tools/call", _) => self.call(from, asked).await,
+            ("tasks/get" | "tasks/cancel", _) | ("tasks/update", false) | ("tasks/result", true)
+                if revision.has_tasks() =>
+            {
+                self.task(from, method, asked).await
+            }
             (
                 "resources/list"
                 | "resources/templates/list"
@@ -255,7 +263,7 @@ impl Server {
         let version = with_handshake(&asked.version).unwrap_or(Revision::NEWEST_WITH_HANDSHAKE);
         let result = members([
             ("protocolVersion", version.as_str().into()),
-            ("capabilities", self.capabilities(caller).await),
+            ("capabilities", self.capabilities(caller, version).await),
             ("serverInfo", json!(Implementation::SEALWIRE)),
             ("instructions", self.instructions(caller).into()),
         ]);
@@ -265,7 +273,7 @@ impl Server {
     async fn discover(&self, caller: &dyn Caller, revision: Revision) -> Box<RawValue> {
         let result = members([
             ("supportedVersions", json!([Revision::V2026_07_28])),
-            ("capabilities", self.capabilities(caller).await),
+            ("capabilities", self.capabilities(caller, revision).await),
             ("instructions", self.instructions(caller).into()),
         ]);
         complete_result(revision, result, Some(self.ttl_ms()))
@@ -273,7 +281,7 @@ impl Server {
 
     /// What this caller can use. What depends on servers behind the bus is announced only if they say so in time: a client must not wait
     /// for a service to learn what the gateway is.
-    async fn capabilities(&self, caller: &dyn Caller) -> Value {
+    async fn capabilities(&self, caller: &dyn Caller, revision: Revision) -> Value {
         let offer = timeout(ANNOUNCED, self.offer(caller, RECENT)).await.ok().and_then(Result::ok);
         let offer = offer.or_else(|| self.offers.last(caller)).unwrap_or_default();
         let lists = told_of(&offer);
@@ -285,7 +293,12 @@ impl Server {
         let resources = flags(&[("subscribe", subscribe), ("listChanged", lists.resources)]);
         let prompts = flags(&[("listChanged", lists.prompts)]);
         let tools = json!({ "listChanged": true });
-        json!({ "tools": tools, "resources": resources, "prompts": prompts, "completions": {}, "logging": {} })
+        let mut all =
+            json!({ "tools": tools, "resources": resources, "prompts": prompts, "completions": {}, "logging": {} });
+        if let (Some(all), Some((name, tasks))) = (all.as_object_mut(), tasks::capability(revision)) {
+            all.insert(name.to_owned(), tasks);
+        }
+        all
     }
 
     fn instructions(&self, caller: &dyn Caller) -> String {
@@ -316,6 +329,22 @@ impl Server {
         }
         let unknown = || Fault::params(format!("Unknown tool: {}", name.chars().take(128).collect::<String>()));
         Box::pin(self.offer(caller, FRESH)).await?.tool(name).cloned().ok_or_else(unknown)
+    }
+
+    /// The tool of a method, in the same way.
+    pub(super) async fn tool_of(
+        &self,
+        caller: &dyn Caller,
+        service: &str,
+        method: &str,
+    ) -> Result<Option<Arc<Tool>>, Fault> {
+        let find = |offer: &Offer| {
+            offer.tools.values().find(|tool| tool.service == service && tool.method.name == method).cloned()
+        };
+        if let Some(tool) = self.offers.last(caller).and_then(|offer| find(&offer)) {
+            return Ok(Some(tool));
+        }
+        Ok(find(&*Box::pin(self.offer(caller, FRESH)).await?))
     }
 
     pub(crate) fn tools(&self, offer: &Offer, revision: Revision, cursor: Option<&str>) -> Box<RawValue> {
@@ -355,18 +384,8 @@ fn describe(span: &mut Span, revision: Revision, method: &str, tool: Option<&str
     }
 }
 
-/// Whether the result of a tool says that it has failed.
-fn says_error(result: &RawValue) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Failed {
-        #[serde(rename = "isError", default)]
-        is_error: bool,
-    }
-    serde_json::from_str::<Failed>(result.get()).is_ok_and(|failed| failed.is_error)
-}
-
 /// The methods that a client of MCP may ask for.
-const METHODS: [&str; 13] = [
+const METHODS: [&str; 17] = [
     "server/discover",
     "ping",
     "logging/setLevel",
@@ -380,6 +399,10 @@ const METHODS: [&str; 13] = [
     "prompts/list",
     "prompts/get",
     "completion/complete",
+    "tasks/get",
+    "tasks/result",
+    "tasks/update",
+    "tasks/cancel",
 ];
 
 /// The resource that a session asks about.
@@ -422,6 +445,10 @@ fn described(revision: Revision, name: &str, tool: &Tool) -> Value {
         let annotations = tool.mcp.annotations.clone().map(Value::Object);
         members.extend(annotations.map(|annotations| ("annotations".to_owned(), annotations)));
         members.extend(tool.mcp.icons.clone().map(|icons| ("icons".to_owned(), icons.into())));
+        if revision == Revision::V2025_11_25 && method.task.is_some() {
+            // Never `required`: the gateway itself waits for clients that do not.
+            members.insert("execution".to_owned(), json!({ "taskSupport": "optional" }));
+        }
         if revision.has_structured_content() {
             members.extend(tool.mcp.title.clone().map(|title| ("title".to_owned(), title.into())));
             members.extend(results::output_schema(revision, tool).map(|schema| ("outputSchema".to_owned(), schema)));

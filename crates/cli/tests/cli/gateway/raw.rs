@@ -188,7 +188,8 @@ impl Schemas {
         // For the messages sent here, the published schemas of the older ones are no less strict.
         let revision = if legacy { "2025-11-25" } else { "2026-07-28" };
         let validator = self.0.entry((revision, kind.to_owned())).or_insert_with(|| {
-            let path = root().join(format!("crates/cli/tests/cli/backends/mcp/{revision}.json"));
+            let file = if !legacy && OF_TASKS.contains(&kind) { "tasks" } else { revision };
+            let path = root().join(format!("crates/cli/tests/cli/backends/mcp/{file}.json"));
             let mut schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
             schema["$ref"] = json!(format!("#/$defs/{kind}"));
             jsonschema::options().offline().build(&schema).unwrap()
@@ -197,6 +198,9 @@ impl Schemas {
         assert!(wrong.is_empty(), "{kind}: {value}\n{wrong:?}");
     }
 }
+
+/// What the schema of the extension has, in 2026-07-28.
+const OF_TASKS: [&str; 4] = ["CreateTaskResult", "GetTaskResult", "CancelTaskResult", "UpdateTaskResult"];
 
 /// The schema's name for the result of a request.
 pub(crate) fn result_of(method: &str, result: &Value) -> Option<&'static str> {
@@ -207,7 +211,11 @@ pub(crate) fn result_of(method: &str, result: &Value) -> Option<&'static str> {
         "tools/call" | "prompts/get" | "resources/read" if result["resultType"] == "input_required" => {
             "InputRequiredResult"
         }
-        "tools/call" => "CallToolResult",
+        "tools/call" if result["resultType"] == "task" || result.get("task").is_some() => "CreateTaskResult",
+        "tools/call" | "tasks/result" => "CallToolResult",
+        "tasks/get" => "GetTaskResult",
+        "tasks/cancel" => "CancelTaskResult",
+        "tasks/update" => "UpdateTaskResult",
         "resources/list" => "ListResourcesResult",
         "resources/read" => "ReadResourceResult",
         "prompts/list" => "ListPromptsResult",

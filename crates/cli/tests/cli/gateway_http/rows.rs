@@ -48,7 +48,7 @@ const ROWS: [(&str, &str, &str); 43] = [
     ("codes of errors that are others' to give", "N", "basic/index"),
     ("ids of requests", "N L", "basic/index"),
     ("lines on standard input and output", "N L", "basic/transports/stdio"),
-    ("tasks: not offered, so not declared, and asked for in vain", "N L", "extensions/tasks"),
+    ("tasks, as an extension or by asking for one", "N L", "extensions/tasks; L basic/utilities/tasks"),
     ("trace context is handed on", "N L", "basic/index"),
     ("who shows no token is told where to get one", "N L", "basic/authorization"),
 ];

@@ -92,6 +92,7 @@ impl Mcp {
         }
         let Some(first) = calls.first() else { return Ok(accepted()) };
         let (caller, observer) = (first.caller(), first.principal().observer());
+        let principal = Arc::clone(first.principal().name());
         let permits: Vec<_> = calls.into_iter().map(|call| Arc::new(call.into_permit())).collect();
         let (ended, end) = oneshot::channel();
         let around = Trace::current();
@@ -104,6 +105,7 @@ impl Mcp {
                 // Nothing can be sent, neither questions nor progress, before the whole answer.
                 let out = Outbox::closed();
                 let (caller, name, trace) = (Arc::clone(&caller), Arc::clone(&peer), &trace);
+                let principal = Arc::clone(&principal);
                 let around = around.clone();
                 let (observer, server) = (observer.clone(), &server);
                 async move {
@@ -113,7 +115,7 @@ impl Mcp {
                     };
                     let trace = message::trace(&asked.meta, trace);
                     // Of 2025-03-26 alone; what it says of a session is said one by one.
-                    let peer = Peer { name, has_session: false, caller, out, trace, around, observer };
+                    let peer = Peer { name, principal, has_session: false, caller, out, trace, around, observer };
                     let nobody = ClientCapabilities::default();
                     tokio::select! {
                         biased;
