@@ -91,6 +91,18 @@ struct Site {
     asked_anew: AtomicUsize,
     dice: AtomicU64,
     is_over: AtomicBool,
+    has_failed: AtomicBool,
+}
+
+/// Ends the test when a worker fails, which nobody waits for before the end.
+struct Worker(Arc<Site>);
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.has_failed.store(true, Ordering::SeqCst);
+        }
+    }
 }
 
 async fn replica(bus: BusConfig, office: &Desk, ledger: &Ledger) -> (Arc<Replica>, watch::Sender<bool>) {
@@ -116,6 +128,8 @@ async fn replica(bus: BusConfig, office: &Desk, ledger: &Ledger) -> (Arc<Replica
         ..Setup::default()
     };
     let desk = Desk::open_as(setup, |service| service.methods(router));
+    // Its clock is right from its first message on.
+    desk.clock.set_ms(SystemClock.now_ms());
     with_treasurers(&desk);
     let (kill, killed) = watch::channel(false);
     (Arc::new(Replica { desk, _guard: guard, killed }), kill)
@@ -126,6 +140,7 @@ impl Site {
         let office = Desk::open_as(Setup { policy: POLICY, ..Setup::default() }, |service| {
             service.methods(Router::new(()).method("desk/pay", |_: Ctx, (): ()| async { Ok::<_, RpcError>(()) }))
         });
+        office.clock.set_ms(SystemClock.now_ms());
         let ledger: Ledger = Arc::new((0..payments).map(|_| Mutex::default()).collect());
         let buses: Vec<_> = (0..REPLICAS).map(|node| cluster.bus(node)).collect();
         let replicas = join_all(buses.iter().map(|bus| replica(bus.clone(), &office, &ledger))).await;
@@ -144,6 +159,7 @@ impl Site {
             asked_anew: AtomicUsize::new(0),
             dice: AtomicU64::new(SystemClock.now_ms()),
             is_over: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
         })
     }
 
@@ -184,6 +200,7 @@ impl Site {
     }
 
     async fn work(self: Arc<Self>) {
+        let _worker = Worker(Arc::clone(&self));
         loop {
             let number = self.next.fetch_add(1, Ordering::SeqCst);
             if number >= self.ledger.len() {
@@ -260,6 +277,7 @@ impl Site {
     async fn progress(&self, payments: usize) {
         within(10 * SOON, async {
             while self.settled.load(Ordering::SeqCst) < payments {
+                assert!(!self.has_failed.load(Ordering::SeqCst), "a worker has failed");
                 sleep(Duration::from_millis(20)).await;
             }
         })
