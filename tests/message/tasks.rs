@@ -24,6 +24,8 @@ struct Office {
     desk: Desk,
     /// How many runs have begun.
     runs: Arc<AtomicUsize>,
+    /// Which each of them holds for as long as it goes on.
+    running: Arc<()>,
     may_end: watch::Sender<bool>,
     /// Where tokens come from, if that is not the desk.
     issuer: Option<Desk>,
@@ -46,10 +48,12 @@ impl Office {
         more: impl FnOnce(Builder<WantsMethods>) -> Builder<WantsMethods>,
     ) -> Self {
         let (runs, (may_end, ends)) = (Arc::new(AtomicUsize::new(0)), watch::channel(false));
-        let begun = Arc::clone(&runs);
+        let (begun, running) = (Arc::clone(&runs), Arc::new(()));
+        let held = Arc::clone(&running);
         let work = move |ctx: Ctx, (how,): (String,)| {
-            let (begun, mut ends) = (Arc::clone(&begun), ends.clone());
+            let (begun, mut ends, held) = (Arc::clone(&begun), ends.clone(), Arc::clone(&held));
             async move {
+                let _held = held;
                 begun.fetch_add(1, Ordering::SeqCst);
                 assert_ne!(how, "panic");
                 ctx.progress(1.0, Some(2.0), Some("half\nway"));
@@ -66,7 +70,7 @@ impl Office {
         let router = Router::new(()).method("desk/work", work).idempotent("desk/work", declared);
         let router = router.method("desk/echo", echo).idempotent("desk/echo", HOUR);
         let desk = Desk::open_as(setup, |service| more(service).methods(router));
-        Self { desk, runs, may_end, issuer: None }
+        Self { desk, runs, running, may_end, issuer: None }
     }
 
     fn ann(&self) -> Agent {
@@ -393,6 +397,13 @@ async fn operators_end_the_tasks_of_an_agent_and_their_outcomes_are_not_shown() 
             .letter(&office.ann(), &call("rpc.task", &json!({ "method": "desk/work", "key": name }).to_string()));
         let wanted = if kind == RevocationKind::Agent { -32010 } else { -32002 };
         assert_eq!(office.desk.offer(&letter).await, Some(wanted));
+        // Two are the office's own. What was restored before the task saw that it was revoked would not end it.
+        let ended = async {
+            while Arc::strong_count(&office.running) > 2 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap();
         list = list.restore(kind, name, 0).unwrap();
         revocations.offer(signed(&list).as_bytes());
         assert_eq!(office.ended(name).await["state"], "unknown");
