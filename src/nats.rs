@@ -34,6 +34,5 @@ pub use library::library_options;
 pub use login::{LoginToken, LoginTokens};
 pub use outbound::PublishError;
 pub use protocol::{Info, Message, Op, Parser, ProtocolError};
+pub use servers::pause;
 pub use session::{Session, Subject};
-
-pub(crate) use servers::pause;

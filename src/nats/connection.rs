@@ -384,14 +384,17 @@ impl Supervisor {
 
     /// Tries until it succeeds.
     async fn reconnect(&mut self) -> Arc<Session> {
-        let mut attempt = 0;
+        let (mut attempt, mut refused) = (0, false);
         loop {
             attempt += 1;
-            sleep(pause(attempt, self.servers.len())).await;
+            sleep(pause(attempt, self.servers.len(), refused)).await;
             let Some(address) = self.servers.next() else { continue };
             match self.session(&address).await {
                 Ok(session) => return session,
-                Err(failure) => self.handler.event(Event::Failed(failure.to_string())),
+                Err(failure) => {
+                    refused = matches!(failure, Failure::Dial(DialError::Refused));
+                    self.handler.event(Event::Failed(failure.to_string()));
+                }
             }
         }
     }

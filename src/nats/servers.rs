@@ -127,12 +127,17 @@ fn random() -> u16 {
 /// How long to wait before attempt number `attempt` to reconnect: no time until each of `servers` has been tried once,
 /// then 50 ms doubling up to 2 s. Up to a quarter is added, so that the clients of a restarted broker do not all
 /// reconnect at once.
-pub(crate) fn pause(attempt: usize, servers: usize) -> Duration {
+///
+/// If the last broker `refused` us, up to 10 s, and between half of that and half as much again: whoever decides on logins may have too
+/// many to decide on, and each attempt that comes too early is one more. Clients that were refused at one moment come back at all others.
+#[must_use]
+pub fn pause(attempt: usize, servers: usize, refused: bool) -> Duration {
     let Some(exponent) = attempt.checked_sub(servers.max(1)).and_then(|late| late.checked_sub(1)) else {
         return Duration::ZERO;
     };
-    let base = (50_u64 << exponent.min(6)).min(2_000);
-    Duration::from_millis(base + u64::from(random()) % (base / 4 + 1))
+    let base = (50_u64 << exponent.min(8)).min(if refused { 10_000 } else { 2_000 });
+    let (least, spread) = if refused { (base / 2, base) } else { (base, base / 4) };
+    Duration::from_millis(least + u64::from(random()) % (spread + 1))
 }
 
 #[cfg(test)]
@@ -215,10 +220,14 @@ mod tests {
 
     #[test]
     fn reconnecting_pauses_longer_each_time_up_to_a_bound() {
-        assert!((0..=3).all(|attempt| pause(attempt, 3) == Duration::ZERO), "each broker is tried at once");
-        for attempt in 4..100 {
-            assert!((50..=2_500).contains(&pause(attempt, 3).as_millis()), "{attempt}");
+        for refused in [false, true] {
+            assert!((0..=3).all(|attempt| pause(attempt, 3, refused).is_zero()), "each broker is tried at once");
         }
+        for attempt in 4..100 {
+            assert!((50..=2_500).contains(&pause(attempt, 3, false).as_millis()), "{attempt}");
+            assert!((25..=15_000).contains(&pause(attempt, 3, true).as_millis()), "{attempt}");
+        }
+        assert!((12..100).all(|attempt| pause(attempt, 3, true) >= Duration::from_secs(5)));
     }
 
     #[test]

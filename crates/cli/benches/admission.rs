@@ -3,12 +3,10 @@
 //! connections a second as `authd` lets one host open; under `cargo test` the same code runs once, small.
 //!
 //! One broker, with the callout of `sealwire setup cluster --authd on` and its limits raised, and two `authd`. Each agent has a token of its
-//! own and one connection, below the client library: what is measured is who lets it in. All of them try again as our clients do, after 50 ms
-//! and then after twice as long, up to 2 s, with up to a quarter more. With many agents, the process needs an open file for each, and so does
+//! own and one connection, below the client library: what is measured is who lets it in. All of them try again when our clients do. With many agents, the process needs an open file for each, and so does
 //! the broker.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement")]
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -16,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sealwire::internal::auth::{Confirmation, IssueRequest, TokenIssuer};
+use sealwire::internal::nats::pause;
 use sealwire::{Clock as _, SystemClock};
 use sealwire_testkit::nats_server::ServerOptions;
 use sealwire_testkit::{NatsServer, free_port};
@@ -165,45 +164,61 @@ fn tokens(at: &Path, size: usize) -> Vec<String> {
 
 /// Connects, stays as long as the broker does, and comes again.
 async fn agent(number: usize, token: String, port: u16, crowd: Arc<Crowd>) {
-    let mut attempt = 0;
+    let mut attempt = 1;
     loop {
-        if let Ok(Some(mut connection)) = tokio::time::timeout(LONG, connected(number, &token, port, &crowd)).await {
-            crowd.admitted.fetch_add(1, Ordering::SeqCst);
-            attempt = 0;
-            let mut line = String::new();
-            while connection.read_line(&mut line).await.is_ok_and(|length| length > 0) {
-                if line.starts_with("PING") && connection.write_all(b"PONG\r\n").await.is_err() {
-                    break;
-                }
-                line.clear();
+        let refused = match tokio::time::timeout(LONG, login(number, &token, port)).await {
+            Ok(Login::Admitted(connection)) => {
+                crowd.admitted.fetch_add(1, Ordering::SeqCst);
+                stay(connection).await;
+                crowd.admitted.fetch_sub(1, Ordering::SeqCst);
+                attempt = 1;
+                false
             }
-            crowd.admitted.fetch_sub(1, Ordering::SeqCst);
-        }
-        let base = (50_u64 << attempt.min(6)).min(2_000);
-        let spread = u64::from(RandomState::new().build_hasher().finish() as u16) % (base / 4 + 1);
-        tokio::time::sleep(Duration::from_millis(base + spread)).await;
+            Ok(Login::Refused) => true,
+            Ok(Login::Unreachable) | Err(_) => false,
+        };
+        crowd.refused.fetch_add(usize::from(refused), Ordering::SeqCst);
         attempt += 1;
+        tokio::time::sleep(pause(attempt, 1, refused)).await;
     }
 }
 
-/// A connection that the broker has admitted, with the agent's inbox.
-async fn connected(number: usize, token: &str, port: u16, crowd: &Crowd) -> Option<BufReader<TcpStream>> {
-    let stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
-    let mut connection = BufReader::with_capacity(1_024, stream);
+/// Answers pings until the broker goes.
+async fn stay(mut connection: BufReader<TcpStream>) {
     let mut line = String::new();
-    connection.read_line(&mut line).await.ok()?;
+    while connection.read_line(&mut line).await.is_ok_and(|length| length > 0) {
+        if line.starts_with("PING") && connection.write_all(b"PONG\r\n").await.is_err() {
+            return;
+        }
+        line.clear();
+    }
+}
+
+/// What came of an attempt to log in.
+enum Login {
+    Admitted(BufReader<TcpStream>),
+    Refused,
+    /// Nobody answers there.
+    Unreachable,
+}
+
+/// A connection with the agent's inbox.
+async fn login(number: usize, token: &str, port: u16) -> Login {
+    let Ok(stream) = TcpStream::connect(("127.0.0.1", port)).await else { return Login::Unreachable };
+    let mut connection = BufReader::with_capacity(1_024, stream);
     let connect = json!({ "auth_token": token, "verbose": false, "protocol": 1, "headers": true, "lang": "bench" });
     let text = format!("CONNECT {connect}\r\nSUB _INBOX.agent-{number}.> 1\r\nPING\r\n");
-    connection.write_all(text.as_bytes()).await.ok()?;
+    if connection.write_all(text.as_bytes()).await.is_err() {
+        return Login::Unreachable;
+    }
+    let mut line = String::new();
     loop {
         line.clear();
         match connection.read_line(&mut line).await {
-            Ok(length) if length > 0 && line.starts_with("PONG") => return Some(connection),
-            Ok(length) if length > 0 && !line.starts_with("-ERR") => {}
-            _ => {
-                crowd.refused.fetch_add(1, Ordering::SeqCst);
-                return None;
-            }
+            Ok(length) if length > 0 && line.starts_with("PONG") => return Login::Admitted(connection),
+            Ok(length) if length > 0 && line.starts_with("-ERR") => return Login::Refused,
+            Ok(length) if length > 0 => {}
+            _ => return Login::Unreachable,
         }
     }
 }
