@@ -22,12 +22,13 @@ fn good_folder_is_checked_and_its_decisions_are_explained() {
     shell.write("policies/calc.toml", GOOD);
     let ran = shell.run("policy check").ok();
     assert!(
-        ran.stdout.contains("policies: revision ") && ran.stdout.contains(", 2 methods, and 6 of every service"),
+        ran.stdout.contains("policies: revision ") && ran.stdout.contains(", 2 methods, and 8 of every service"),
         "{ran:?}"
     );
     let checked = shell.run("policy check policies --json").ok().json();
-    let built_in = ["rpc.approval", "rpc.approvals", "rpc.approve", "rpc.can", "rpc.discover", "rpc.explain"];
-    let methods = json!([&["math/add", "math/reset"][..], &built_in].concat());
+    let built_in = ["approval", "approvals", "approve", "can", "discover", "explain", "task", "task.cancel"]
+        .map(|name| format!("rpc.{name}"));
+    let methods = json!([&["math/add", "math/reset"].map(str::to_owned)[..], &built_in].concat());
     assert_eq!((&checked["ok"], &checked["methods"]), (&json!(true), &methods));
 
     let ran = shell.run("policy explain --agent planner --method math/add").ok();

@@ -139,7 +139,7 @@ fn every_command_gives_scripts_the_findings_one_by_one() {
 #[test]
 fn reviewers_see_who_can_call_what() {
     let shell = shell();
-    says(&shell.run("policy matrix"), 0, &["anyone  role teller  agent till", "\nbank/balance   yes "]);
+    says(&shell.run("policy matrix"), 0, &["anyone  role teller  agent till", "\nbank/balance     yes "]);
     let by_roles = shell.run("policy matrix --by roles --json").ok().json();
     assert_eq!(by_roles["callers"], json!(["anyone", { "role": "teller" }]));
     assert_eq!(by_roles["rows"][1]["cells"].as_array().unwrap().len(), 2);
@@ -172,7 +172,7 @@ fn reviewers_see_who_can_call_what() {
         "{namesake:?}"
     );
     let role = shell.run("policy can --role teller --dir policies --json").ok().json();
-    assert_eq!(role["methods"].as_array().unwrap().len(), 3, "{role}");
+    assert_eq!(role["methods"].as_array().unwrap().len(), 5, "{role}");
     shell.run("policy can --role tellr").fails(30, &["tellr", "role teller"]);
     shell.run("policy can").fails(2, &["AGENT"]);
     shell.run("policy can till --role teller").fails(2, &["--role"]);
@@ -183,11 +183,12 @@ fn reviewers_see_who_can_call_what() {
 fn tools_know_the_methods_that_every_service_has() {
     let shell = Shell::new();
     shell.write("policies/a.toml", "[role.root]\nallow = [\"*\"]\n[role.asker]\nallow = [\"rpc.can\"]\n");
-    says(&shell.run("policy check"), 0, &[", 0 methods, and 6 of every service"]);
-    let matrix = "method         anyone  role asker  role root\nrpc.approval   -       -           yes\n\
-                  rpc.approvals  -       -           yes\nrpc.approve    -       -           yes\n\
-                  rpc.can        -       yes         yes\nrpc.discover   yes     yes         yes\n\
-                  rpc.explain    -       -           yes\n";
+    says(&shell.run("policy check"), 0, &[", 0 methods, and 8 of every service"]);
+    let matrix = "method           anyone  role asker  role root\nrpc.approval     -       -           yes\n\
+                  rpc.approvals    -       -           yes\nrpc.approve      -       -           yes\n\
+                  rpc.can          -       yes         yes\nrpc.discover     yes     yes         yes\n\
+                  rpc.explain      -       -           yes\nrpc.task         yes     yes         yes\n\
+                  rpc.task.cancel  yes     yes         yes\n";
     says(&shell.run("policy matrix"), 0, &[matrix]);
     says(&shell.run("policy who-can rpc.explain"), 0, &["allowed      role root"]);
     shell.write(
