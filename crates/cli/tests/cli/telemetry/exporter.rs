@@ -399,7 +399,8 @@ async fn top_shows_services_methods_and_refusals_on_a_terminal_and_leaves_it_as_
         &bus,
         json!([
             ["dev/tools", "3"],
-            ["words/say", "/orders\r"],
+            // The last line of them: what is written comes in parts.
+            ["place (us.place)", "/orders\r"],
             ["1-4 Tab view", ""],
             ["service: orders", "\u{1b}"],
             ["words/say", "4"],
