@@ -349,6 +349,8 @@ _BY_KIND: dict[str, type[Error]] = {
     "ended": StreamLost,
     "cancelled": Cancelled,
     "closed": Closed,
+    # Of calls that outlive their callers, which cannot be made from here.
+    "task": Error,
 }
 
 #: The words that services use beside those.
