@@ -180,7 +180,7 @@ async fn what_passes_the_gateway_is_seen_in_every_dialect_and_nothing_that_is_se
     let mut looker = Looker::open(&gateway).await;
 
     let mut wire = gateway.wire().await;
-    assert_eq!(wire.post(&call(4_711, "math/add", "[271828, 31415]")).await.json()["result"], 303_243);
+    assert_eq!(wire.post(&call(47_114_711_471_147, "math/add", "[271828, 31415]")).await.json()["result"], 303_243);
     let seen = json!({ "caller": "planner", "via": "rpc", "service": "tools", "method": "math/add", "outcome": "ok", "calls": 1 });
     looker.has(seen).await;
     wire.post(&call(1, "math/mul", "[2,3]")).await.is(200, -32002);
@@ -264,7 +264,7 @@ async fn what_passes_the_gateway_is_seen_in_every_dialect_and_nothing_that_is_se
     looker.has(json!({ "via": "rpc", "outcome": "refused", "code": -32014 })).await;
 
     let token = stage.shell.read("planner.jwt");
-    for secret in ["271828", "303243", "hunter2", "4711", token.trim()] {
+    for secret in ["271828", "303243", "hunter2", "47114711471147", token.trim()] {
         assert!(!looker.text.contains(secret), "{secret}: {}", looker.text);
     }
     // A later viewer sees what happened before.
