@@ -4,18 +4,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sealwire::serve::State;
-use sealwire::{BusConfig, Client, ClientError, Config, Credentials, Ctx, Idempotent, Name, Router, RpcError};
-use sealwire_testkit::site::{Served, Site, agent_key};
+use sealwire::{ClientError, Ctx, Idempotent, Router, RpcError};
+use sealwire_testkit::site::Site;
 use sealwire_testkit::{NatsServer, SOON, within};
 use serde_json::Value;
 
-use super::streams::memory::{CONFIG, Process};
+use super::runs::{self, Runs, connect, ready};
+use super::streams::memory::Process;
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// The methods that ran, in order.
-type Runs = Arc<Mutex<Vec<String>>>;
 
 /// Methods that never return, or that do.
 fn methods(runs: &Runs, for_ever: bool) -> Router<Runs> {
@@ -41,37 +38,11 @@ fn methods(runs: &Runs, for_ever: bool) -> Router<Runs> {
         .idempotent("site/slowly", HOUR)
 }
 
-async fn connect(site: &Site, server: &NatsServer) -> Client {
-    let name = |text: &str| Name::new(text).unwrap();
-    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
-    let client = Client::builder(credentials.token(site.token("ann", &["worker"]))).deadline(2 * SOON);
-    within(SOON, client.connect()).await.unwrap()
-}
-
 /// A replica whose methods never return: prints how many runs have begun. Not a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the test below as a process"]
 async fn replica() {
-    let Ok(config) = std::env::var(CONFIG) else { return };
-    let config = Config::load(&config).unwrap_or_else(|error| panic!("{error}"));
-    let (builder, options) = config.builder().await.unwrap_or_else(|error| panic!("{error}"));
-    let runs = Runs::default();
-    let service = builder.methods(methods(&runs, true)).build().unwrap_or_else(|error| panic!("{error}"));
-    let served = Served::spawn(service, config.nats.clone(), options);
-    ready(&served).await;
-    println!("\nready");
-    // Ends when the test that started it ends or kills it.
-    let told = tokio::task::spawn_blocking(|| std::io::stdin().lines().map_while(Result::ok).count());
-    while !told.is_finished() {
-        println!("\nrunning {}.", runs.lock().unwrap().len());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    served.kill().await;
-}
-
-async fn ready(served: &Served) {
-    let mut state = served.running.state();
-    drop(within(3 * SOON, state.wait_for(|state| *state == State::Ready)).await.unwrap());
+    runs::replica(|runs| methods(runs, true)).await;
 }
 
 /// The reason why a call is not run: the member `idempotency`.
@@ -88,7 +59,7 @@ async fn a_call_whose_replica_died_is_not_run_again_unless_declared_so() {
     let (site, runs) = (Site::new(&server.url()), Runs::default());
     site.write_config("guard = \"shared\"\nanswer_within_ms = 1000\n");
     let mut first = Process::start(&site, "idempotency::replica").await;
-    let client = connect(&site, &server).await;
+    let client = connect(&site, &server, "ann").await;
     let call = |method: &'static str, deadline_s| {
         let request = client.request("site").deadline(Duration::from_secs(deadline_s)).idempotency_key("k");
         async move { request.call::<u64>(method, (5,)).await }
@@ -128,7 +99,7 @@ async fn a_keyed_call_with_a_window_runs_once_and_ends_with_the_stored_outcome()
     let server = NatsServer::start().await;
     let (site, runs, notes) = (Site::new(&server.url()), Runs::default(), Arc::new(Mutex::new(0)));
     let served = site.serve(methods(&runs, false)).await;
-    let client = connect(&site, &server).await;
+    let client = connect(&site, &server, "ann").await;
     let slowly = || {
         let notes = Arc::clone(&notes);
         let request = client.request("site").idempotency_key("k");

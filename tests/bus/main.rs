@@ -18,6 +18,7 @@ mod policy_packages;
 mod policy_reload;
 mod revocation;
 mod revocation_list;
+mod runs;
 mod serve;
 mod silent_node;
 mod streams;

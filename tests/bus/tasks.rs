@@ -4,16 +4,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire::call::{TaskMode, TaskState};
-use sealwire::{BusConfig, Client, ClientError, Config, Credentials, Ctx, Idempotent, Name, Router, RpcError};
-use sealwire_testkit::site::{Served, Site, agent_key};
+use sealwire::{ClientError, Ctx, Idempotent, Router, RpcError};
+use sealwire_testkit::site::Site;
 use sealwire_testkit::{NatsServer, SOON, within};
 
-use super::streams::memory::{CONFIG, Process};
+use super::runs::{self, Runs, connect, ready};
+use super::streams::memory::Process;
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// What has begun, in order.
-type Runs = Arc<Mutex<Vec<String>>>;
 
 /// A method that takes as many milliseconds as it is told.
 fn methods(runs: &Runs) -> Router<Runs> {
@@ -34,18 +32,6 @@ fn methods(runs: &Runs) -> Router<Runs> {
         .method("site/only", work)
         .idempotent("site/only", declared.only_as_task(HOUR))
         .method("site/plain", work)
-}
-
-async fn connect(site: &Site, server: &NatsServer, agent: &str) -> Client {
-    let name = |text: &str| Name::new(text).unwrap();
-    let credentials = Credentials::new(name("test"), name(agent), agent_key(agent), BusConfig::open(&server.url()));
-    let client = Client::builder(credentials.token(site.token(agent, &["worker"]))).deadline(2 * SOON);
-    within(SOON, client.connect()).await.unwrap()
-}
-
-async fn ready(served: &Served) {
-    let mut state = served.running.state();
-    drop(within(3 * SOON, state.wait_for(|state| *state == sealwire::serve::State::Ready)).await.unwrap());
 }
 
 fn task_data(error: &ClientError) -> Option<(i32, String)> {
@@ -111,21 +97,7 @@ async fn a_task_outlives_its_caller_and_is_found_by_another_process_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the test below as a process"]
 async fn replica() {
-    let Ok(config) = std::env::var(CONFIG) else { return };
-    let config = Config::load(&config).unwrap_or_else(|error| panic!("{error}"));
-    let (builder, options) = config.builder().await.unwrap_or_else(|error| panic!("{error}"));
-    let runs = Runs::default();
-    let service = builder.methods(methods(&runs)).build().unwrap_or_else(|error| panic!("{error}"));
-    let served = Served::spawn(service, config.nats.clone(), options);
-    ready(&served).await;
-    println!("\nready");
-    // Ends when the test that started it ends or kills it.
-    let told = tokio::task::spawn_blocking(|| std::io::stdin().lines().map_while(Result::ok).count());
-    while !told.is_finished() {
-        println!("\nrunning {}.", runs.lock().unwrap().len());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    served.kill().await;
+    runs::replica(methods).await;
 }
 
 /// SPEC.md §6.5: its caller learns that nobody knows, 12 s after its lease.
