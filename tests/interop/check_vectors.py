@@ -137,9 +137,27 @@ def check_presences(vectors: dict[str, Any], report: Report) -> None:
             got = "disbelieve"
         report.equal(vector["name"], got, vector["expect"])
         if vector["expect"] == "believe":
-            key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(vectors["service_keys"][0]["seed_hex"]))
-            signed = rpc.sign(vector["proof_header"], vector["proof_claims"], key)
-            report.equal(f"{vector['name']}, signed", rpc.proof_of(lines), signed)
+            check_signing_by_service(vectors, vector, report)
+
+
+def check_news(vectors: dict[str, Any], report: Report) -> None:
+    """Judges what is published about approvals, as those who listen do by §6.3."""
+    for vector in vectors["news"]:
+        got, lines = "believe", lines_of(vector)
+        try:
+            payload = vector["payload"].encode()
+            rpc.believe_news(vectors["service"], vector["subject"], lines, payload, pinned(vectors).get)
+        except Refused:
+            got = "disbelieve"
+        report.equal(vector["name"], got, vector["expect"])
+        if vector["expect"] == "believe":
+            check_signing_by_service(vectors, vector, report)
+
+
+def check_signing_by_service(vectors: dict[str, Any], vector: dict[str, Any], report: Report) -> None:
+    key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(vectors["service_keys"][0]["seed_hex"]))
+    signed = rpc.sign(vector["proof_header"], vector["proof_claims"], key)
+    report.equal(f"signing {vector['name']}", signed, rpc.proof_of(lines_of(vector)))
 
 
 def check_signing(vectors: dict[str, Any], report: Report) -> None:
@@ -167,6 +185,7 @@ def check_signing(vectors: dict[str, Any], report: Report) -> None:
             window=claims.get("win"),
             traceparent=claims.get("tp"),
             capabilities=claims.get("cap"),
+            task_ms=claims.get("det"),
             nonce=rpc.unb64(claims["jti"]),
         )
         report.equal(f"signing {vector['name']}", new.authorization, vector["headers"]["Authorization"])
@@ -446,9 +465,11 @@ def main() -> int:
     vectors = json.loads((ROOT / "tests/vectors/nats-rpc-v1.json").read_text(encoding="utf-8"))
     report = Report()
     check_all(vectors, report)
-    report.equal("number of vectors", len(vectors["vectors"]), 196)
+    report.equal("number of vectors", len(vectors["vectors"]), 208)
     report.equal("number of answers of replicas", len(vectors["presences"]), 23)
+    report.equal("number of news of approvals", len(vectors["news"]), 20)
     check_presences(vectors, report)
+    check_news(vectors, report)
     check_signing(vectors, report)
     check_replay_and_time(vectors, report)
     check_mutations(vectors, report)

@@ -98,7 +98,7 @@ class Service:
         if nonce in self.seen:
             raise Answer("replayed", "the nonce was seen")
         self.seen.add(nonce)
-        self._body(payload, method_subject, reply, "win" in claims)
+        self._body(payload, method_subject, reply, not {"win", "det"}.isdisjoint(claims))
         deadline = claims["iat"] * 1000 + claims["tmo"] if "tmo" in claims else claims["exp"] * 1000
         if now_ms >= min(claims["exp"] * 1000, deadline):
             raise Answer("timeout", "the deadline passed")
@@ -205,7 +205,7 @@ class Service:
             raise Refused("the signature does not hold")
         claims = rpc.parse_object(rpc.unb64(proof.split(".")[1]))
         required = {"aud", "to", "rto", "iat", "exp", "jti", "ath", "dig"}
-        if not required <= set(claims) <= required | {"tmo", "idk", "win", "tp", "cap"}:
+        if not required <= set(claims) <= required | {"tmo", "idk", "win", "tp", "cap", "det"}:
             raise Refused("claims are missing, or unknown")
         if not all(isinstance(claims[name], str) for name in ("aud", "to", "rto", "jti", "ath", "dig")):
             raise Refused("a claim of another type")
@@ -223,6 +223,11 @@ class Service:
             raise Refused("`tp` is no traceparent")
         if "cap" in claims and not are_capabilities(claims["cap"]):
             raise Refused("`cap` is no list of names")
+        if "det" in claims:
+            if not (rpc.is_integer(claims["det"]) and 1 <= claims["det"] <= rpc.MAX_DET_MS):
+                raise Refused("`det` is out of range")
+            if "idk" not in claims or "win" in claims:
+                raise Refused("`det` without `idk`, or with `win`")
         expected = {
             "dig": rpc.digest(payload),
             "aud": self.audience,
@@ -297,7 +302,7 @@ class Service:
             if cnf.get("kid", kid) != kid or ("jkt" in cnf and cnf["jkt"] != record["jkt"]):
                 raise Refused("`cnf` names another key")
 
-    def _body(self, payload: bytes, method_subject: str | None, reply: str, takes_frames: bool) -> None:
+    def _body(self, payload: bytes, method_subject: str | None, reply: str, is_for_one_call: bool) -> None:
         try:
             body = rpc.parse_json(payload)
         except Refused as refused:
@@ -312,8 +317,8 @@ class Service:
             raise Answer("invalid request", "the subject names another method")
         if not isinstance(body, (dict, list)):
             raise Answer("invalid request", "neither object nor array")
-        if takes_frames and (isinstance(body, list) or "id" not in body):
-            raise Answer("invalid request", "a window, and no call")
+        if is_for_one_call and (isinstance(body, list) or "id" not in body):
+            raise Answer("invalid request", "a window or a task, and no call")
         if not reply and (isinstance(body, list) or "id" in body):
             raise Answer("not executed", "nobody could be told")
 

@@ -25,9 +25,11 @@ REPLY_TYP = "nats-rpc-v1-reply+jwt"
 PRESENCE_TYP = "nats-rpc-v1-srv+jwt"
 FRAME_TYP = "nats-rpc-v1-frame+jwt"
 CONTROL_TYP = "nats-rpc-v1-ctl+jwt"
+NEWS_TYP = "nats-rpc-v1-approval+jwt"
 SCHEME = "NatsRpc "
 MAX_INTEGER = 2**53 - 1
 MAX_TMO_MS = 600_000
+MAX_DET_MS = 604_800_000
 WINDOW_S = 30
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -215,6 +217,7 @@ def seal(
     window: int | None = None,
     traceparent: str | None = None,
     capabilities: str | None = None,
+    task_ms: int | None = None,
     nonce: bytes | None = None,
 ) -> Request:
     """Signs one message. Only tests with fixed vectors pass a nonce."""
@@ -240,6 +243,8 @@ def seal(
         claims["tp"] = traceparent
     if capabilities is not None:
         claims["cap"] = capabilities
+    if task_ms is not None:
+        claims["det"] = max(1, min(task_ms + now_ms - iat * 1000, MAX_DET_MS))
     signing_key = key.for_service(audience)
     proof = sign({"alg": key.alg, "kid": key.kid, "typ": REQUEST_TYP}, claims, signing_key)
     return Request(subject, reply, payload, audience, token, proof, key.alg, key.kid, signing_key, claims["jti"], window)
@@ -506,16 +511,7 @@ def believe_presence(
     pinned: PinnedKey,
 ) -> None:
     """Checks the conditions of §18 on an answer to the question that `nonce` was sent with. Raises `Refused`."""
-    proof = proof_of(header_lines)
-    header, body, _ = split_jws(proof)
-    if set(header) != {"alg", "kid", "typ"} or header["typ"] != PRESENCE_TYP or header["alg"] != "EdDSA":
-        raise Refused("not the header of a replica's proof")
-    key = pinned(header["kid"]) if isinstance(header["kid"], str) else None
-    if key is None or not verify(proof, key, "EdDSA"):
-        raise Refused("not signed by the service")
-    claims = parse_object(body)
-    if set(claims) != {"iss", "sub", "to", "iat", "nonce", "dig"} or not is_integer(claims["iat"]):
-        raise Refused("not the claims of a replica's proof")
+    claims = _signed_by_service(header_lines, pinned, PRESENCE_TYP, {"iss", "sub", "to", "iat", "nonce", "dig"})
     expected = {
         "iss": audience,
         "sub": parse_object(payload).get("id"),
@@ -523,6 +519,35 @@ def believe_presence(
         "nonce": nonce,
         "dig": digest(payload),
     }
+    _agree(claims, expected)
+
+
+def believe_news(
+    audience: str, subject: str, header_lines: list[tuple[str, str]], payload: bytes, pinned: PinnedKey
+) -> None:
+    """Checks what §6.3 says of news about an approval. They may come late, and again. Raises `Refused`."""
+    claims = _signed_by_service(header_lines, pinned, NEWS_TYP, {"iss", "to", "iat", "dig"})
+    _agree(claims, {"iss": audience, "to": subject, "dig": digest(payload)})
+
+
+def _signed_by_service(
+    header_lines: list[tuple[str, str]], pinned: PinnedKey, typ: str, names: set[str]
+) -> dict[str, Any]:
+    """The claims of what a service says that answers no call, if one of its keys has signed exactly these."""
+    proof = proof_of(header_lines)
+    header, body, _ = split_jws(proof)
+    if set(header) != {"alg", "kid", "typ"} or header["typ"] != typ or header["alg"] != "EdDSA":
+        raise Refused("not the header of such a proof")
+    key = pinned(header["kid"]) if isinstance(header["kid"], str) else None
+    if key is None or not verify(proof, key, "EdDSA"):
+        raise Refused("not signed by the service")
+    claims = parse_object(body)
+    if set(claims) != names or not is_integer(claims["iat"]):
+        raise Refused("not the claims of such a proof")
+    return claims
+
+
+def _agree(claims: dict[str, Any], expected: dict[str, Any]) -> None:
     for name, value in expected.items():
         if claims[name] != value:
             raise Refused(f"`{name}` is another")

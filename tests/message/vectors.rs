@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_nats::HeaderMap;
 use sealwire::configure::{AgentKey, ServicePublicKey};
@@ -17,8 +18,10 @@ use sealwire::internal::wire::{
     Unverifiable,
 };
 use sealwire::serve::Delivery;
-use sealwire::{Clock as _, Ctx, ManualClock, Name, Router, RpcError, Service, ServiceLimits};
+use sealwire::{Clock as _, Ctx, Idempotent, ManualClock, Name, Router, RpcError, Service, ServiceLimits};
 use serde_json::Value;
+
+const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 struct Vectors(Value);
 
@@ -126,6 +129,8 @@ impl Vectors {
         let router = Router::new(Arc::clone(&executions))
             .method("math/add", count(|a, b| a + b))
             .method("math/mul", count(|a, b| a * b))
+            .method("math/primes", count(|_, b| b))
+            .idempotent("math/primes", Idempotent::keep(WEEK).as_task(WEEK))
             .method("log/append", |ctx: Ctx<Arc<AtomicUsize>>, _: Value| async move {
                 ctx.state().fetch_add(1, Ordering::SeqCst);
                 Ok::<_, RpcError>(())
@@ -175,6 +180,15 @@ fn delivery(vector: &Value) -> Delivery {
 async fn outcome(subject: &Subject, vector: &Value) -> String {
     let before = subject.executions.load(Ordering::SeqCst);
     let sealed = subject.service.handle(delivery(vector)).await;
+    if vector["expect"] == "accept" && vector["proof_claims"]["det"].is_u64() {
+        // A task is answered before it runs.
+        let begun = async {
+            while subject.executions.load(Ordering::SeqCst) == before {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), begun).await.unwrap();
+    }
     let executed = subject.executions.load(Ordering::SeqCst) - before;
     let Some(sealed) = sealed else {
         let refusals = subject.service.counters().refusals();
@@ -218,7 +232,7 @@ async fn outcome(subject: &Subject, vector: &Value) -> String {
 async fn every_request_vector_gets_what_it_expects() {
     let vectors = Vectors::load();
     let requests = vectors.of_kind("request");
-    assert_eq!(requests.len(), 54);
+    assert_eq!(requests.len(), 63);
     for vector in requests {
         // A fresh service for each, so that no earlier message can be the cause of a refusal.
         let subject = vectors.subject(&TimeFloor::Ephemeral);
@@ -307,7 +321,7 @@ fn signed_again(vectors: &Vectors, request: &Value) -> SignedRequest {
 fn every_reply_vector_gets_what_it_expects() {
     let vectors = Vectors::load();
     let replies = vectors.of_kind("reply");
-    assert_eq!(replies.len(), 18);
+    assert_eq!(replies.len(), 21);
     for reply in replies {
         let request = vectors.named(reply["answers"].as_str().unwrap());
         let expectation = signed_again(&vectors, request).expectation;
@@ -319,6 +333,9 @@ fn every_reply_vector_gets_what_it_expects() {
         let response = Responses::parse(payload, &Limits::default());
         let is_marked = matches!(&response, Ok(Responses::Single(response)) if response.is_of_earlier_run());
         assert_eq!(is_marked, reply["payload"].as_str() == Some(MARKED), "{}", reply["name"]);
+        // SPEC.md §6.5: the mark of the state of a task.
+        let is_of_task = matches!(&response, Ok(Responses::Single(response)) if response.is_of_task());
+        assert_eq!(is_of_task, reply["payload"].as_str() == Some(BEGUN), "{}", reply["name"]);
         // SPEC.md §14: the mark of an error of the application.
         let error = match response {
             Ok(Responses::Single(response)) => response.outcome.err(),
@@ -331,6 +348,7 @@ fn every_reply_vector_gets_what_it_expects() {
 
 const OWN: &str =
     r#"{"jsonrpc":"2.0","error":{"code":-32002,"message":"no such task"},"application_error":true,"id":1}"#;
+const BEGUN: &str = r#"{"jsonrpc":"2.0","result":{"state":"working"},"task":true,"id":1}"#;
 const MARKED: &str = r#"{"jsonrpc":"2.0","result":3,"idempotent_replay":true,"id":1}"#;
 
 /// What a client makes of a frame, in the terms of the vectors' `expect`.
