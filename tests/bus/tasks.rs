@@ -31,6 +31,8 @@ fn methods(runs: &Runs) -> Router<Runs> {
         .idempotent("site/work", declared.as_task(HOUR))
         .method("site/only", work)
         .idempotent("site/only", declared.only_as_task(HOUR))
+        .method("site/again", work)
+        .idempotent("site/again", declared.rerun_if_lost().as_task(HOUR))
         .method("site/plain", work)
 }
 
@@ -88,7 +90,7 @@ async fn a_task_outlives_its_caller_and_is_found_by_another_process_of_it() {
     assert!(second.task("site", "site/work", "k\n").is_err() && second.task("site", "no such", "k").is_err());
     let methods = second.discover("site").await.unwrap().methods;
     let modes: Vec<_> = methods.iter().map(|method| method.task).collect();
-    assert_eq!(modes, [Some(TaskMode::Required), None, Some(TaskMode::Optional)]);
+    assert_eq!(modes, [Some(TaskMode::Optional), Some(TaskMode::Required), None, Some(TaskMode::Optional)]);
     assert_eq!(runs.lock().unwrap().len(), 3);
     served.stop().await.unwrap();
 }
@@ -100,24 +102,33 @@ async fn replica() {
     runs::replica(methods).await;
 }
 
-/// SPEC.md §6.5: its caller learns that nobody knows, 12 s after its lease.
+/// SPEC.md §6.5: its caller learns that nobody knows, 12 s after its lease. Sent again, it runs only if its method allows that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_whose_replica_died_is_not_run_again() {
+async fn a_task_whose_replica_died_is_run_again_only_if_declared_so() {
     let server = NatsServer::start().await;
     let (site, runs) = (Site::new(&server.url()), Runs::default());
     site.write_config("guard = \"shared\"\nanswer_within_ms = 1000\n[limits]\ntask_lease_s = 5\n");
     let mut first = Process::start(&site, "tasks::replica").await;
     let client = connect(&site, &server, "ann").await;
-    let begin = || client.request("site").idempotency_key("k").detach("site/work", ("dies", 3_600_000));
-    let task = begin().await.unwrap();
-    first.hears("running 1.").await;
+    let begin = |method: &'static str| client.request("site").idempotency_key("k").detach(method, (method, 3_600_000));
+    let (task, other) = (begin("site/work").await.unwrap(), begin("site/again").await.unwrap());
+    first.hears("running 2.").await;
     first.child.kill().await.unwrap();
     let second = site.start(methods(&runs)).await;
     ready(&second).await;
-    let status = within(Duration::from_secs(60), task.wait(Duration::from_secs(60))).await.unwrap();
-    assert_eq!(status.state, TaskState::Unknown);
-    assert_eq!(begin().await.unwrap().status().await.unwrap().state, TaskState::Unknown);
+    for task in [&task, &other] {
+        let status = within(2 * SOON, task.wait(2 * SOON)).await.unwrap();
+        assert_eq!(status.state, TaskState::Unknown, "{task:?}");
+        assert!(matches!(status.result::<String>(), Err(error) if error.is_outcome_unknown()));
+    }
+    assert_eq!(begin("site/work").await.unwrap().status().await.unwrap().state, TaskState::Unknown);
     assert!(runs.lock().unwrap().is_empty());
+    assert_eq!(begin("site/again").await.unwrap().status().await.unwrap().state, TaskState::Working);
+    other.cancel().await.unwrap();
+    assert_eq!(within(SOON, other.wait(SOON)).await.unwrap().state, TaskState::Cancelled);
+    // Its caller did not want it: that is no loss.
+    assert_eq!(begin("site/again").await.unwrap().status().await.unwrap().state, TaskState::Cancelled);
+    assert_eq!(*runs.lock().unwrap(), ["site/again"]);
     second.stop().await.unwrap();
 }
 

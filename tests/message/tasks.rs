@@ -290,6 +290,52 @@ async fn a_cancelled_task_ends_and_stays_cancelled() {
     assert_eq!(code(&waiting.await.unwrap()), None);
 }
 
+/// SPEC.md §6.4, SPEC.md §6.5.
+#[tokio::test]
+async fn a_task_is_charged_when_it_begins_and_for_nothing_that_is_asked_of_it() {
+    const TWICE: &str = r#"
+        [role.worker]
+        allow = ["desk/*"]
+        [budget.twice]
+        methods = ["desk/work"]
+        per = "agent"
+        calls = "2/h"
+    "#;
+    let office = Office::open_with(day(), TWICE, |_| {});
+    let counted = || {
+        let budgets = office.desk.service.counters().budgets();
+        budgets.get("twice").map(|budget| (budget.charged, budget.refused))
+    };
+    office.begin("k", "well").await;
+    let asked = async |key: &str, state: &str| {
+        for _ in 0..3 {
+            assert_eq!(office.begin(key, "well").await["result"]["state"], state);
+            assert_eq!(office.state(key).await["state"], state);
+            office.attached(key, "well").await;
+        }
+    };
+    asked("k", "working").await;
+    assert_eq!(counted(), Some((1, 0)));
+    // What was begun stays charged.
+    office.ask(&office.ann(), "rpc.task.cancel", "k").await;
+    office.ended("k").await;
+    asked("k", "cancelled").await;
+    office.may_end.send_replace(true);
+    office.begin("l", "well").await;
+    office.ended("l").await;
+    asked("l", "completed").await;
+    assert_eq!(counted(), Some((2, 0)));
+    // One without room has not begun, and gives its key back.
+    let refused = office.begin("m", "well").await;
+    let (code, data) = data(&refused);
+    assert_eq!((code, &data["scope"], &data["budget"]), (Some(-32013), &json!("budget"), &json!("twice")));
+    assert_eq!((office.state("m").await["state"].as_str(), counted()), (Some("absent"), Some((2, 1))));
+    office.desk.clock.advance_ms(data["retry_after_ms"].as_u64().unwrap());
+    assert_eq!(office.begin("m", "well").await["task"], true);
+    office.ended("m").await;
+    assert_eq!(office.runs(), 3);
+}
+
 /// docs/bounds.md, SPEC.md §15.1.
 #[tokio::test]
 async fn tasks_beyond_the_bounds_are_refused_and_those_that_run_are_told_of() {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sealwire::call::PendingApproval;
+use sealwire::call::{PendingApproval, TaskState};
 use sealwire::configure::AgentKey;
 use sealwire::errors::{ErrorKind, InvalidRequest, code};
 use sealwire::internal::auth::{IssueRequest, KeyEntry};
 use sealwire::serve::Delivery;
-use sealwire::{Client, ClientError, Clock as _, Ctx, Name, RequestBuilder, Router, RpcError};
+use sealwire::{Client, ClientError, Clock as _, Ctx, Idempotent, Name, RequestBuilder, Router, RpcError};
 use sealwire_testkit::desk::{Agent, Desk, Setup, call, digest};
 use sealwire_testkit::{NatsServer, SOON, publish, within};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ const APPROVERS: [(&str, u8); 2] = [("tess", 41), ("tom", 42)];
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 
-/// A service whose large payments two treasurers approve. A payment returns its amount and its idempotency key.
+/// A service whose large payments two treasurers approve. A payment returns its amount and its idempotency key, and may be made as a task.
 fn stage(server: NatsServer) -> Stage {
     let executed = Arc::new(AtomicU64::new(0));
     #[derive(serde::Deserialize)]
@@ -52,7 +52,8 @@ fn stage(server: NatsServer) -> Stage {
         ctx.state().fetch_add(1, Ordering::SeqCst);
         Ok::<_, RpcError>((amount, ctx.idempotency_key().map(str::to_owned)))
     };
-    let router = Router::new(Arc::clone(&executed)).method("desk/pay", pay);
+    let declared = Idempotent::keep(LONG).as_task(LONG);
+    let router = Router::new(Arc::clone(&executed)).method("desk/pay", pay).idempotent("desk/pay", declared);
     let desk = Desk::open_as(Setup { policy: POLICY, ..Setup::default() }, |service| service.methods(router));
     desk.change_ring(|keys| {
         for (owner, seed) in APPROVERS {
@@ -260,6 +261,51 @@ async fn a_wait_that_is_stopped_ends_with_what_the_service_has_said() {
     let (data, is_unknown) = refused(waiter.end().await, code::APPROVAL_REQUIRED);
     assert_eq!((&data["approval"], is_unknown), (&json!(id), false));
     assert_eq!((stage.executed(), client.stats().pending), (0, 0));
+}
+
+/// SPEC.md §6.5: it begins once it is approved, for whichever program of its caller sends it then.
+#[tokio::test]
+async fn a_task_that_waits_for_people_begins_once_and_not_at_all_if_they_deny_it() {
+    let stage = stage(NatsServer::start().await);
+    let _serving = stage.serve().await;
+    let (first, second) = (stage.client("ann").await, stage.client("ann").await);
+    let begin = |client: &Client, key: &str, amount: i64| {
+        let (tell, told) = mpsc::unbounded_channel();
+        let request = client.request("desk").deadline(SOON).await_approval(LONG).idempotency_key(key);
+        let request = request.on_pending(move |pending| drop(tell.send(pending.clone())));
+        (tokio::spawn(request.detach("desk/pay", json!({ "amount": amount }))), told)
+    };
+    let without =
+        first.request("desk").deadline(SOON).idempotency_key("17").detach("desk/pay", json!({ "amount": 100 }));
+    let error = within(SOON, without).await.unwrap_err();
+    let wanted = PendingApproval::of(error.remote().unwrap()).unwrap().id;
+    let (begun, mut told) = begin(&first, "17", 100);
+    assert_eq!(within(SOON, told.recv()).await.unwrap().id, wanted);
+    let task = second.task("desk", "desk/pay", "17").unwrap();
+    assert_eq!(within(SOON, task.status()).await.unwrap().state, TaskState::Absent);
+    // Whoever waited for people is gone, and so is nothing else.
+    begun.abort();
+    let (begun, mut told) = begin(&second, "17", 100);
+    assert_eq!(within(SOON, told.recv()).await.unwrap().id, wanted);
+    assert_eq!(stage.executed(), 0);
+    for owner in ["tess", "tom"] {
+        decide(&stage.desk, owner, &wanted, "approve").await;
+    }
+    let task = within(SOON, begun).await.unwrap().unwrap();
+    let paid: Paid = within(SOON, task.wait(SOON)).await.unwrap().result().unwrap();
+    assert_eq!(paid, (100, Some("17".to_owned())));
+    // Begun again, it is known already: nobody is asked, and nothing runs.
+    let (again, mut told) = begin(&first, "17", 100);
+    assert_eq!(within(SOON, again).await.unwrap().unwrap().status().await.unwrap().state, TaskState::Completed);
+    assert_eq!((told.recv().await, stage.executed()), (None, 1));
+
+    let (denied, mut told) = begin(&first, "18", 101);
+    let id = within(SOON, told.recv()).await.unwrap().id;
+    decide(&stage.desk, "tess", &id, "deny").await;
+    let error = within(SOON, denied).await.unwrap().unwrap_err();
+    assert_eq!(error.remote().and_then(RpcError::profile_code), Some(code::PERMISSION_DENIED), "{error}");
+    let state = first.task("desk", "desk/pay", "18").unwrap().status().await.unwrap().state;
+    assert_eq!((state, stage.executed()), (TaskState::Absent, 1));
 }
 
 #[tokio::test]
