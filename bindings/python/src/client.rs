@@ -18,6 +18,7 @@ use crate::mailbox::Mailbox;
 use crate::options::{Options, Tokens, duration};
 use crate::runtime::Owned;
 use crate::stream::CallParts;
+use crate::task::TaskQuestions;
 use crate::token::Given;
 
 /// A client on the bus.
@@ -107,6 +108,45 @@ impl Connection {
                 Err(error) => Failure::of(&error, message_id.get()).into(),
             }
         })
+    }
+
+    /// Begins a call that outlives its caller, and leaves nothing once it has begun.
+    #[expect(clippy::too_many_arguments, reason = "as for `call`")]
+    fn detach(
+        &self,
+        py: Python<'_>,
+        mailbox: &Mailbox,
+        id: u64,
+        service: &str,
+        method: String,
+        params: String,
+        options: &Options,
+    ) -> PyResult<()> {
+        let (request, message_id) = options.request(self.0.get(py)?, service);
+        let bytes = params.len();
+        let params = json(params)?;
+        mailbox.begin(py, id, bytes, async move {
+            match request.detach(&method, params).await {
+                Ok(_) => Event::Nothing,
+                Err(error) => Failure::of(&error, message_id.get()).into(),
+            }
+        })
+    }
+
+    /// Questions about a task, by its key. `sealwire.InvalidRequest` for what cannot be one; nothing is asked yet.
+    fn task(
+        &self,
+        py: Python<'_>,
+        service: &str,
+        method: &str,
+        key: &str,
+        options: &Options,
+    ) -> PyResult<TaskQuestions> {
+        let (request, message_id) = options.request(self.0.get(py)?, service);
+        match request.task(method, key) {
+            Ok(task) => Ok(TaskQuestions::new(task, message_id)),
+            Err(error) => Err(Failure::of(&error, None).to_error(py)),
+        }
     }
 
     /// Sends a batch of `(method, params, is_call)`, and leaves one answer for each call.

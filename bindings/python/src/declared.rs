@@ -23,11 +23,21 @@ pub(crate) struct Declared {
     result_schema: Option<Value>,
     examples: Vec<(Value, Value)>,
     extensions: Map<String, Value>,
-    /// For how many seconds outcomes are kept.
-    idempotent_s: Option<f64>,
-    rerun_if_lost: bool,
+    idempotent: Option<DeclaredIdempotent>,
     /// Callers that ask what there is are not told of it.
     pub(crate) hidden: bool,
+}
+
+/// Of a method that runs once for each idempotency key.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeclaredIdempotent {
+    /// For how many seconds outcomes are kept.
+    keep_s: f64,
+    rerun_if_lost: bool,
+    /// For how many seconds it may run as a task, if it may.
+    task_s: Option<f64>,
+    only_as_task: bool,
 }
 
 /// How it answers.
@@ -97,9 +107,15 @@ impl Declared {
 
     pub(crate) fn idempotent(&self) -> Option<Idempotent> {
         // What is no length of time is out of range, which is reported when the service is built.
-        let keep = Duration::try_from_secs_f64(self.idempotent_s?).unwrap_or_default();
-        let declared = Idempotent::keep(keep);
-        Some(if self.rerun_if_lost { declared.rerun_if_lost() } else { declared })
+        let length = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let DeclaredIdempotent { keep_s, rerun_if_lost, task_s, only_as_task } = self.idempotent.as_ref()?;
+        let declared = Idempotent::keep(length(*keep_s));
+        let declared = if *rerun_if_lost { declared.rerun_if_lost() } else { declared };
+        Some(match task_s {
+            None => declared,
+            Some(limit) if *only_as_task => declared.only_as_task(length(*limit)),
+            Some(limit) => declared.as_task(length(*limit)),
+        })
     }
 }
 

@@ -34,6 +34,7 @@ enum Detail {
     None,
     Subject(String),
     Offset(i64),
+    State(&'static str),
 }
 
 impl Failure {
@@ -44,6 +45,7 @@ impl Failure {
             | ClientError::InboxForbidden { subject, .. }
             | ClientError::NoResponders { subject } => Detail::Subject(subject.clone()),
             ClientError::Clock { offset_s, .. } => Detail::Offset(*offset_s),
+            ClientError::Task(state) => Detail::State(state.as_str()),
             _ => Detail::None,
         };
         let (rpc, last) = match error {
@@ -94,6 +96,7 @@ impl Failure {
             Detail::None => py.None().into_bound(py),
             Detail::Subject(subject) => subject.into_pyobject(py)?.into_any(),
             Detail::Offset(offset) => offset.into_pyobject(py)?.into_any(),
+            Detail::State(state) => state.into_pyobject(py)?.into_any(),
         };
         let last = self.last.as_ref().map(|last| last.to_tuple(py)).transpose()?;
         (&self.kind, &self.text, self.is_outcome_unknown, self.message_id.as_deref(), rpc, detail, last)

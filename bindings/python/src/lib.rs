@@ -17,6 +17,7 @@ mod runtime;
 mod served;
 mod service;
 mod stream;
+mod task;
 mod token;
 mod topic;
 
@@ -49,6 +50,8 @@ mod _core {
     use super::service::{Stop, check, name_fault, serve};
     #[pymodule_export]
     use super::stream::CallParts;
+    #[pymodule_export]
+    use super::task::TaskQuestions;
     #[pymodule_export]
     use super::token::{TokenFunction, TokenQuestion};
     #[pymodule_export]

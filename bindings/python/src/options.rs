@@ -18,6 +18,7 @@ pub(crate) struct Options {
     idempotency_key: Option<String>,
     idempotent: bool,
     detached: bool,
+    task_limit: Option<Duration>,
     wait_approval: Option<Duration>,
     on_method_subject: bool,
     window: Option<u64>,
@@ -46,7 +47,7 @@ pub(crate) struct Tokens(Owned<Inner>);
 #[pymethods]
 impl Options {
     #[new]
-    #[pyo3(signature = (*, deadline=None, idempotency_key=None, idempotent=false, detached=false, wait_approval=None,
+    #[pyo3(signature = (*, deadline=None, idempotency_key=None, idempotent=false, detached=false, task_limit=None, wait_approval=None,
                         on_method_subject=false, window=None, max_bytes=None, lease=None, capable_of=Vec::new(), trace=None, tokens=None, receipt=None, attached=Vec::new()))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -55,6 +56,7 @@ impl Options {
         idempotency_key: Option<String>,
         idempotent: bool,
         detached: bool,
+        task_limit: Option<f64>,
         wait_approval: Option<f64>,
         on_method_subject: bool,
         window: Option<u64>,
@@ -73,6 +75,7 @@ impl Options {
             idempotency_key,
             idempotent,
             detached,
+            task_limit: task_limit.map(|seconds| duration("task_limit", seconds)).transpose()?,
             wait_approval: wait_approval.map(|seconds| duration("wait_approval", seconds)).transpose()?,
             on_method_subject,
             window,
@@ -117,6 +120,9 @@ impl Options {
         }
         if self.detached {
             request = request.detached();
+        }
+        if let Some(limit) = self.task_limit {
+            request = request.task_limit(limit);
         }
         if let Some(limit) = self.wait_approval {
             request = request.await_approval(limit);

@@ -305,6 +305,10 @@ impl ServedCall {
         Ok(self.ctx(py)?.deadline_ms())
     }
 
+    fn is_task(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.ctx(py)?.is_task())
+    }
+
     fn takes_frames(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.ctx(py)?.takes_frames())
     }

@@ -9,7 +9,8 @@ from conftest import SOON, in_thread
 
 POLICY = """
 [role.worker]
-allow = ["site/add", "site/pay", "site/slow", "site/long", "site/odd", "site/say", "site/ticks", "site/self"]
+allow = ["site/add", "site/pay", "site/slow", "site/long", "site/odd", "site/say", "site/ticks", "site/self",
+         "site/film"]
 
 [rule.small-transfers]
 roles = ["worker"]
@@ -80,6 +81,10 @@ def build(service, bank):
 
     @service.method("site/hidden")
     async def hidden() -> None: ...
+
+    # No model waits for it.
+    @service.method("site/film", idempotent="1h", task="1h", only_as_task=True)
+    async def film() -> None: ...
 
     @service.subscription("site/ticks")
     def ticks():

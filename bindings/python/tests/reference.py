@@ -16,6 +16,7 @@ from sealwire import _errors
 WIDTH = 140
 GROUPS = [
     ("Calls", "Client SyncClient Batch SyncBatch BatchCall CallStream SyncCallStream Subscription SyncSubscription"),
+    ("Calls that outlive their callers", "Task SyncTask TaskStatus"),
     ("What a client is given and gives", "Credentials Attachment Receipt Progress Notification Question"),
     ("What a service says of itself", "Catalogue MethodInfo ClientStats"),
     ("Services", "Service Topic Ctx SyncCtx Caller Permit AttachmentRef"),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+import uuid
 
 import pytest
 import sealwire
@@ -63,7 +64,7 @@ def site(stage):
     service = sealwire.Service(stage.folder / "sealwire.toml")
     ran = []
 
-    @service.method("site/transfer", idempotent="1h")
+    @service.method("site/transfer", idempotent="1h", task="1h")
     async def transfer(amount: int) -> int:
         ran.append(amount)
         return amount
@@ -124,6 +125,38 @@ def test_a_call_waits_until_somebody_has_decided(stage, site, tess):
             assert site.count(200) == 1 and 201 not in site
             with pytest.raises(sealwire.InvalidRequest):
                 await bus.call("site", "site/transfer", amount=200, wait_approval=5, on_progress=print)
+
+    run(main)
+
+
+def test_a_task_begins_once_it_is_approved(stage, site, tess):
+    async def main():
+        key = str(uuid.uuid4())
+        async with opened(stage, "bob") as bus:
+            begin = lambda amount, key, **options: bus.detach(
+                "site", "site/transfer", amount=amount, idempotency_key=key, **options
+            )
+            with pytest.raises(sealwire.ApprovalRequired):
+                await begin(500, key)
+            waiting = asyncio.ensure_future(begin(500, key, wait_approval=2 * SOON))
+            request = await pending(bus)
+            # Whoever waits for people may leave: the next one has the same request.
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert (await bus.task("site", "site/transfer", key).status()).state == "absent" and 500 not in site
+            waiting = asyncio.ensure_future(begin(500, key, wait_approval=2 * SOON))
+            assert await pending(bus) == request
+            await asyncio.to_thread(tess, "approve", request)
+            task = await waiting
+            assert await task.wait(result=int, timeout=SOON) == 500
+            # It is known now: nobody is asked again.
+            assert await (await begin(500, key)).wait() == 500 and site.count(500) == 1
+            waiting = asyncio.ensure_future(begin(501, str(uuid.uuid4()), wait_approval=2 * SOON))
+            await asyncio.to_thread(tess, "deny", await pending(bus))
+            with pytest.raises(sealwire.Denied):
+                await waiting
+            assert 501 not in site
 
     run(main)
 

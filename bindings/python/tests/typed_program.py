@@ -36,6 +36,12 @@ async def buy(ctx: sealwire.Ctx, order: Order, note: str | None = None) -> int:
     return 25
 
 
+@service.method("shop/pack", idempotent="24h", task="6h", only_as_task=True)
+async def pack(ctx: sealwire.Ctx, order: Order) -> str:
+    assert_type(ctx.is_task, bool)
+    return order.product
+
+
 @service.method("shop/look")
 def look(product: str) -> list[str]:
     return [product]
@@ -65,6 +71,11 @@ async def main() -> None:
         assert_type(await bus.call("shop", "shop/buy", order=Order("lamp"), result=int), int)
         assert_type(await bus.call("shop", "shop/look", params=["lamp"], result=list[str]), list[str])
         assert_type(await bus.call("shop", "shop/look", product="lamp", deadline=2.5), Any)
+        task = await bus.detach("shop", "shop/pack", order=Order("lamp"), idempotency_key="k", task_limit=60)
+        assert_type(task, sealwire.Task)
+        assert_type(await bus.task("shop", "shop/pack", task.key).wait(result=str, timeout=5), str)
+        assert_type((await task.status()).result(), Any)
+        assert_type((await task.cancel()).progress, sealwire.Progress | None)
         assert_type(await bus.notify("shop", "shop/look", product="lamp"), None)
         async with bus.stream("shop", "shop/words", text="a b", item=str) as parts:
             async for _ in parts:
@@ -85,6 +96,7 @@ async def main() -> None:
         assert_type(error.retry_after, float | None)
     with sealwire.SyncClient() as sync_bus:
         assert_type(sync_bus.call("shop", "shop/buy", order={"product": "lamp"}, result=int), int)
+        assert_type(sync_bus.detach("shop", "shop/pack", order=Order("lamp")).wait(result=str), str)
         for _ in sync_bus.subscribe("shop", "shop/ticks"):
             break
 

@@ -46,6 +46,9 @@ if _TYPE_CHECKING:
     from ._sync import SyncCallStream as SyncCallStream
     from ._sync import SyncClient as SyncClient
     from ._sync import SyncSubscription as SyncSubscription
+    from ._task import SyncTask as SyncTask
+    from ._task import Task as Task
+    from ._task import TaskStatus as TaskStatus
 
 #: Where each name is. It is imported when it is first used, so that `import sealwire` costs little.
 _PLACES = {
@@ -58,6 +61,7 @@ _PLACES = {
         "_request": "Catalogue ClientStats MethodInfo Notification Progress Question",
         "_service": "Service Topic",
         "_sync": "SyncBatch SyncCallStream SyncClient SyncSubscription",
+        "_task": "SyncTask Task TaskStatus",
     }.items()
     for name in names.split()
 }
@@ -115,6 +119,11 @@ __all__ = [
     "SyncClient",
     "SyncCtx",
     "SyncSubscription",
+    "SyncTask",
+    "Task",
+    "TaskError",
+    "TaskStatus",
+    "TaskWorking",
     "Timeout",
     "TokenError",
     "TooLarge",

@@ -9,6 +9,7 @@ import asyncio
 import copy
 import inspect
 import logging
+import uuid
 import warnings
 import weakref
 from collections import deque
@@ -30,6 +31,7 @@ from ._request import (
     Seconds,
     decoded,
 )
+from ._task import Task
 from ._token import TokenSource
 
 T = TypeVar("T")
@@ -262,6 +264,51 @@ class Client:
         text, attached = _json.write_params(params, named)
         options = self._options(deadline=deadline, attached=attached)
         await bridge.run(connection.notify, service, method, text, options)
+
+    async def detach(
+        self,
+        service: str,
+        method: str,
+        /,
+        *,
+        params: Any = None,
+        deadline: Seconds | None = None,
+        idempotency_key: str | None = None,
+        task_limit: Seconds | None = None,
+        wait_approval: Seconds | None = None,
+        receipt: Receipt | None = None,
+        **named: Any,
+    ) -> Task:
+        """Begins a call that outlives its caller, a task, and returns once it has begun::
+
+            task = await bus.detach("video", "video/render", film="a.mov", idempotency_key="film-17")
+            # Here, or in another process of the same agent:
+            url = await bus.task("video", "video/render", "film-17").wait(result=str)
+
+        The service runs it on when this process has ended, for `task_limit` seconds at most, and keeps its outcome.
+        Begun again with the same `idempotency_key` and parameters, it is the same task; without a key of its own, a
+        process cannot find it again if the answer is lost. `deadline` is for the beginning, and for each question
+        about it later. `wait_approval` waits for people first, as for `call`.
+
+        Cancelling this may leave the call begun, which goes on."""
+        text, attached = _json.write_params(params, named)
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
+        options = self._options(
+            deadline=deadline,
+            idempotency_key=key,
+            task_limit=task_limit,
+            wait_approval=wait_approval,
+            receipt=receipt,
+            attached=attached,
+        )
+        connection, bridge = self._there()
+        await bridge.run(connection.detach, service, method, text, options)
+        return Task(self, service, method, key, deadline)
+
+    def task(self, service: str, method: str, key: str, /, *, deadline: Seconds | None = None) -> Task:
+        """A task that was begun before, perhaps by another process of the same agent. Nothing is asked yet: each
+        question about it may take `deadline` seconds."""
+        return Task(self, service, method, key, deadline)
 
     def batch(
         self,

@@ -138,8 +138,13 @@ class _Context:
 
     @property
     def remaining(self) -> float:
-        """How many seconds are left until the caller stops waiting."""
+        """How many seconds are left until the caller stops waiting. Of a task, that is put off while it runs."""
         return max(0.0, self._call.deadline_ms() / 1000 - time.time())
+
+    @property
+    def is_task(self) -> bool:
+        """Whether the call is a task, for which nobody waits."""
+        return self._call.is_task()
 
     @property
     def takes_frames(self) -> bool:
@@ -160,11 +165,13 @@ class _Context:
         return self._call.may_call(method, _json.write(params))
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Tells the caller how far the method is. Does nothing if the caller accepts no frames."""
+        """Tells the caller how far the method is. Does nothing if the caller accepts no frames. Of a task, the last is
+        kept for whoever asks, with the first 100 characters of `message`, about once a second."""
         self._call.progress(done, total, message)
 
     def _defaults(self, token: Any) -> dict[str, Any]:
-        defaults: dict[str, Any] = {"latest": lambda: self.remaining}
+        # A task has no deadline of its own: what it calls ends with it, or by its own.
+        defaults: dict[str, Any] = {} if self.is_task else {"latest": lambda: self.remaining}
         if self.traceparent is not None:
             defaults["trace"] = (self.traceparent, None, None)
         if token is not None:

@@ -36,6 +36,8 @@ __all__ = [
     "RpcError",
     "ServeError",
     "StreamLost",
+    "TaskError",
+    "TaskWorking",
     "Timeout",
     "TokenError",
     "TooLarge",
@@ -187,6 +189,18 @@ class ClockError(Error):
     offset_s: int = 0
 
 
+class TaskError(Error):
+    """A task has no outcome."""
+
+    kind = "task"
+    #: Why: ``"absent"``, ``"working"``, ``"cancelled"``, ``"unknown"`` or ``"not_kept"``; see `TaskStatus`.
+    state: str = ""
+
+
+class TaskWorking(TaskError, TimeoutError):
+    """A task has no outcome yet. It still runs, whoever has stopped waiting for it."""
+
+
 class ConfigError(Error, ValueError):
     """The configuration, a file that it names or a policy cannot be used, or does not fit the methods."""
 
@@ -305,7 +319,7 @@ class Conflict(_Refusal):
     approval (``-32017``)."""
 
     _CODE = -32017
-    #: Why: ``"running"``, ``"unknown"``, ``"other_params"`` or ``"not_kept"``.
+    #: Why: ``"running"``, ``"unknown"``, ``"cancelled"`` (a task), ``"other_params"`` or ``"not_kept"``.
     idempotency: str | None = None
     #: The id of the request for approval under which it has begun, if that is why.
     approval: str | None = None
@@ -349,8 +363,7 @@ _BY_KIND: dict[str, type[Error]] = {
     "ended": StreamLost,
     "cancelled": Cancelled,
     "closed": Closed,
-    # Of calls that outlive their callers, which cannot be made from here.
-    "task": Error,
+    "task": TaskError,
 }
 
 #: The words that services use beside those.
@@ -388,6 +401,8 @@ def of(failure: tuple[Any, ...]) -> Error:
     found = _BY_KIND.get(kind) or _OF_SERVICES.get(kind, Error)
     if kind == "remote" and rpc is not None and not rpc[3]:
         found = _BY_CODE.get(rpc[0], RpcError)
+    elif kind == "task":
+        found = _of_task(detail)
     error = found.__new__(found, text)
     Exception.__init__(error, text)
     error.kind = kind
@@ -403,9 +418,15 @@ def of(failure: tuple[Any, ...]) -> Error:
         error.subject = detail or ""
     elif isinstance(error, ClockError):
         error.offset_s = detail or 0
+    elif isinstance(error, TaskError):
+        error.state = detail or ""
     if last is not None:
         error.__context__ = of(last)
     return error
+
+
+def _of_task(state: object) -> type[TaskError]:
+    return TaskWorking if state == "working" else TaskError
 
 
 def _take_rpc(error: Error, code: int, message: str, data: str | None, is_application: bool) -> None:

@@ -126,7 +126,6 @@ class Mount:
                     description=definition.description if is_approved else None,
                     extensions={"x-mcp": definition.handed_on} if is_approved else None,
                     idempotent=None,
-                    rerun_if_lost=False,
                     hidden=not is_approved,
                 )
             )

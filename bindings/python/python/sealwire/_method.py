@@ -53,6 +53,24 @@ def period(value: str | Seconds | None) -> float | None:
     return int(found[1]) * _UNITS[found[2]]
 
 
+def idempotence(
+    name: str, keep: str | Seconds | None, rerun_if_lost: bool, task: str | Seconds | None, only_as_task: bool
+) -> dict[str, Any] | None:
+    """What a method is that runs once for each idempotency key, as the part in Rust takes it; None if it is none."""
+    if only_as_task and task is None:
+        raise ValueError(f'`{name}`: say for how long it may run as a task, `task="6h"`')
+    if keep is None and (rerun_if_lost or task is not None):
+        raise ValueError(f'`{name}`: say for how long outcomes are kept, `idempotent="24h"`')
+    if keep is None:
+        return None
+    return {
+        "keep_s": period(keep),
+        "rerun_if_lost": rerun_if_lost,
+        "task_s": period(task),
+        "only_as_task": only_as_task,
+    }
+
+
 def of_function(
     name: str,
     function: Callable[..., Any],
@@ -60,8 +78,7 @@ def of_function(
     *,
     description: str | None,
     examples: list[tuple[dict[str, Any], Any]],
-    idempotent: str | Seconds | None,
-    rerun_if_lost: bool,
+    idempotent: dict[str, Any] | None,
 ) -> Method:
     """The method that a function with type hints is."""
     is_generator = inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
@@ -84,7 +101,6 @@ def of_function(
         else None,
         examples=examples,
         idempotent=idempotent,
-        rerun_if_lost=rerun_if_lost,
     )
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     bind = _binder(all_members, decoders, by_name)
@@ -102,8 +118,7 @@ def of_values(
     by_name: bool,
     description: str | None,
     extensions: dict[str, Any] | None,
-    idempotent: str | Seconds | None,
-    rerun_if_lost: bool,
+    idempotent: dict[str, Any] | None,
     hidden: bool = False,
 ) -> Method:
     """A method that takes its parameters as they are: the function's second argument is a mapping, a list or None."""
@@ -117,7 +132,6 @@ def of_values(
         result_schema=result_schema,
         examples=[],
         idempotent=idempotent,
-        rerun_if_lost=rerun_if_lost,
         extensions=extensions or {},
         hidden=hidden,
     )
@@ -139,8 +153,7 @@ def _declared(
     params_schema: dict[str, Any] | None,
     result_schema: Any,
     examples: list[tuple[dict[str, Any], Any]],
-    idempotent: str | Seconds | None,
-    rerun_if_lost: bool,
+    idempotent: dict[str, Any] | None,
     extensions: dict[str, Any] | None = None,
     hidden: bool = False,
 ) -> str:
@@ -158,8 +171,7 @@ def _declared(
             "result_schema": result_schema,
             "examples": examples,
             "extensions": extensions or {},
-            "idempotent_s": period(idempotent),
-            "rerun_if_lost": rerun_if_lost,
+            "idempotent": idempotent,
             "hidden": hidden,
         },
         allow_nan=False,

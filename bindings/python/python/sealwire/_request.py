@@ -72,6 +72,8 @@ class MethodInfo:
     is_subscription: bool
     #: Whether a call with an idempotency key runs only once.
     is_idempotent: bool
+    #: ``optional`` if it may be called as a task, ``required`` if in no other way; None if it may not.
+    task: str | None
     #: The method's whole OpenRPC object.
     document: dict[str, Any] = dataclasses.field(repr=False)
 
@@ -129,6 +131,7 @@ def options(
     *,
     deadline: Seconds | None = None,
     lease: Seconds | None = None,
+    task_limit: Seconds | None = None,
     wait_approval: Seconds | None = None,
     attached: Iterable[Attachment] = (),
     **others: Any,
@@ -144,6 +147,8 @@ def options(
         all_options["deadline"] = seconds(deadline)
     if lease is not None:
         all_options["lease"] = seconds(lease)
+    if task_limit is not None:
+        all_options["task_limit"] = seconds(task_limit)
     if wait_approval is not None:
         all_options["wait_approval"] = seconds(wait_approval)
     if attached:
@@ -186,11 +191,16 @@ def catalogue(text: str) -> Catalogue:
                 is_stream=bool(method.get("x-stream")),
                 is_subscription=bool(method.get("x-subscription")),
                 is_idempotent=bool(method.get("x-idempotent")),
+                task=_task_mode(method.get("x-task")),
                 document=method,
             )
             for method in document["methods"]
         ],
     )
+
+
+def _task_mode(said: object) -> str | None:
+    return said if isinstance(said, str) and said in ("optional", "required") else None
 
 
 def error_object(error: RpcError) -> tuple[int, str, str | None]:

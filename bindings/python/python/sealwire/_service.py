@@ -98,13 +98,18 @@ class Service:
         examples: list[tuple[dict[str, Any], Any]] | None = None,
         idempotent: str | Seconds | None = None,
         rerun_if_lost: bool = False,
+        task: str | Seconds | None = None,
+        only_as_task: bool = False,
     ) -> Callable[[F], F]:
         """Registers a function as a method.
 
         `idempotent="24h"`: a call with an idempotency key runs once, in all replicas together, and gets the stored
         outcome if it comes again within that time; `rerun_if_lost` runs it again if nobody knows how the last run
-        ended. Without `description`, the first paragraph of the docstring tells callers what it does."""
-        return self._decorator(name, RESULT, description, examples, idempotent, rerun_if_lost)
+        ended. `task="6h"`: it may be called by `Client.detach` as well, and runs on for that long at most when nobody
+        waits for it; `only_as_task` refuses callers that wait. Without `description`, the first paragraph of the
+        docstring tells callers what it does."""
+        declared = _method.idempotence(name, idempotent, rerun_if_lost, task, only_as_task)
+        return self._decorator(name, RESULT, description, examples, declared)
 
     def stream(
         self,
@@ -117,12 +122,12 @@ class Service:
         """Registers a generator as a method whose result comes in parts. It is asked for the next part only while the
         caller has room, and closed if the call ends first. A caller that accepts no parts gets all of them as an
         array."""
-        return self._decorator(name, STREAM, description, examples, None, False)
+        return self._decorator(name, STREAM, description, examples, None)
 
     def subscription(self, name: str, /, *, description: str | None = None) -> Callable[[F], F]:
         """Registers a generator as a subscription: each item, a mapping or a list, is sent as a notification until the
         caller cancels or its lease runs out."""
-        return self._decorator(name, SUBSCRIPTION, description, None, None, False)
+        return self._decorator(name, SUBSCRIPTION, description, None, None)
 
     def topic(
         self,
@@ -159,6 +164,8 @@ class Service:
         extensions: dict[str, Any] | None = None,
         idempotent: str | Seconds | None = None,
         rerun_if_lost: bool = False,
+        task: str | Seconds | None = None,
+        only_as_task: bool = False,
     ) -> None:
         """Registers a function that takes its parameters as they come: `function(ctx, params)`, with a mapping, a list
         or None.
@@ -178,8 +185,7 @@ class Service:
                 by_name=by_name,
                 description=description,
                 extensions=extensions,
-                idempotent=idempotent,
-                rerun_if_lost=rerun_if_lost,
+                idempotent=_method.idempotence(name, idempotent, rerun_if_lost, task, only_as_task),
             )
         )
 
@@ -257,8 +263,7 @@ class Service:
         answers: Literal["result", "stream", "subscription"],
         description: str | None,
         examples: list[tuple[dict[str, Any], Any]] | None,
-        idempotent: str | Seconds | None,
-        rerun_if_lost: bool,
+        idempotent: dict[str, Any] | None,
     ) -> Callable[[F], F]:
         self._check_new(name)
 
@@ -271,7 +276,6 @@ class Service:
                     description=description,
                     examples=examples or [],
                     idempotent=idempotent,
-                    rerun_if_lost=rerun_if_lost,
                 )
             )
             return function

@@ -6,6 +6,7 @@ Never holds up other threads of Python while it waits, and lets Ctrl-C end a wai
 from __future__ import annotations
 
 import logging
+import uuid
 import warnings
 from collections import deque
 from types import TracebackType
@@ -26,6 +27,7 @@ from ._request import (
     Seconds,
     decoded,
 )
+from ._task import SyncTask
 from ._token import TokenSource
 
 T = TypeVar("T")
@@ -216,6 +218,38 @@ class SyncClient:
         text, attached = _json.write_params(params, named)
         options = self._options(deadline=deadline, attached=attached)
         _bridge.waiter().run(self._there().notify, service, method, text, options)
+
+    def detach(
+        self,
+        service: str,
+        method: str,
+        /,
+        *,
+        params: Any = None,
+        deadline: Seconds | None = None,
+        idempotency_key: str | None = None,
+        task_limit: Seconds | None = None,
+        wait_approval: Seconds | None = None,
+        receipt: Receipt | None = None,
+        **named: Any,
+    ) -> SyncTask:
+        """As `Client.detach`."""
+        text, attached = _json.write_params(params, named)
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
+        options = self._options(
+            deadline=deadline,
+            idempotency_key=key,
+            task_limit=task_limit,
+            wait_approval=wait_approval,
+            receipt=receipt,
+            attached=attached,
+        )
+        _bridge.waiter().run(self._there().detach, service, method, text, options)
+        return SyncTask(self, service, method, key, deadline)
+
+    def task(self, service: str, method: str, key: str, /, *, deadline: Seconds | None = None) -> SyncTask:
+        """As `Client.task`."""
+        return SyncTask(self, service, method, key, deadline)
 
     def batch(
         self,

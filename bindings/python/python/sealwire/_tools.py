@@ -151,6 +151,8 @@ class Tools:
         made = []
         for name, (service, method) in names(found, len(self.services) > 1).items():
             params, why = parameters(method.params)
+            if method.task == "required":
+                params, why = None, "it can be called as a task only, and no model waits for one"
             if params is None:
                 _logger.warning("%s of %s is no tool: %s", shown(method.name), service, why)
                 continue

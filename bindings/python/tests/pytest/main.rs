@@ -38,6 +38,16 @@ async fn streams_subscriptions_and_questions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_callers() {
+    Stage::open(Serves::Methods).await.pytest("test_tasks.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_services() {
+    Stage::open(Serves::Nothing).await.pytest("test_tasks_served.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_of_functions() {
     Stage::open(Serves::Methods).await.pytest("test_tokens.py").await;
 }

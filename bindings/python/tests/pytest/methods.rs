@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use sealwire::serve::Attachment;
-use sealwire::{Clock as _, Ctx, Router, RpcError, Sink, SystemClock};
+use sealwire::{Clock as _, Ctx, Idempotent, Router, RpcError, Sink, SystemClock};
 use sealwire_testkit::scripted::Scripted;
 use serde_json::{Value, json};
 
@@ -100,7 +100,11 @@ fn calls() -> Router<State> {
         .method("site/pay", |ctx: Ctx<State>, (_,): (u64,)| async move {
             Ok::<_, RpcError>(ctx.state().paid.fetch_add(1, Ordering::SeqCst) + 1)
         })
-        .idempotent("site/pay", Duration::from_secs(3600))
+        .idempotent("site/pay", HOUR)
+        .method("site/work", work)
+        .idempotent("site/work", Idempotent::keep(HOUR).as_task(HOUR))
+        .method("site/brief", work)
+        .idempotent("site/brief", Idempotent::keep(Duration::from_secs(1)).only_as_task(HOUR))
         .method("site/fail", |_: Ctx<State>, (code, message, data): (i32, String, Value)| async move {
             Err::<(), _>(RpcError::application(code, message).with_data(&data))
         })
@@ -114,6 +118,29 @@ fn calls() -> Router<State> {
         })
         .method("secret/open", |_: Ctx<State>, (): ()| async move { Ok::<_, RpcError>("the secret") })
 }
+
+/// Goes on until somebody notes its key, and then does what it is told.
+async fn work(ctx: Ctx<State>, (how,): (String,)) -> Result<String, RpcError> {
+    ctx.state().begun.fetch_add(1, Ordering::SeqCst);
+    ctx.progress(0.5, Some(1.0), Some("at it"));
+    let key = ctx.idempotency_key().unwrap_or_default().to_owned();
+    while !ctx.state().notes.lock().unwrap().contains(&key) {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(20)) => {}
+            () = ctx.cancelled() => {
+                ctx.state().cancelled.fetch_add(1, Ordering::SeqCst);
+                return Err(RpcError::application(1, "cancelled"));
+            }
+        }
+    }
+    match &*how {
+        "fail" => Err(RpcError::application(7, "it fails").with_data(&json!({ "how": how }))),
+        "large" => Ok("x".repeat(300_000)),
+        _ => Ok(how),
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 #[derive(serde::Deserialize)]
 struct Add {
