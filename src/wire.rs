@@ -17,6 +17,8 @@ mod key_error;
 mod nonce;
 mod presence;
 mod proof;
+#[cfg(feature = "client")]
+mod relayed;
 mod seal;
 mod service_proof;
 mod sign;
@@ -49,6 +51,8 @@ pub use presence::Question;
 pub(crate) use proof::SCHEME;
 pub use proof::{ProofClaims, ProofError};
 pub(crate) use proof::{ProofHeader, USUAL_CLAIMS, is_idempotency_key, is_kid, is_traceparent};
+#[cfg(feature = "client")]
+pub use relayed::{RelayedRequest, RelayedRequestError};
 pub(crate) use seal::{Binding, ReplyKey};
 pub use seal::{Sealed, SendFailed, UnsignedHint};
 #[cfg(feature = "client")]

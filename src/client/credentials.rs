@@ -279,7 +279,11 @@ impl Credentials {
     }
 
     /// The endpoint of a service, with this agent's prefixes.
-    pub(super) fn endpoint(&self, service: Name) -> Result<Endpoint, EndpointError> {
+    ///
+    /// # Errors
+    /// [`EndpointError`]; prefixes were checked when they were set.
+    #[doc(hidden)]
+    pub fn endpoint(&self, service: Name) -> Result<Endpoint, EndpointError> {
         Endpoint::new(self.environment.clone(), service).with_prefixes(&self.prefix, &self.inbox_prefix)
     }
 
