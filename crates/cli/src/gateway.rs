@@ -2,7 +2,7 @@
 //! Never starts with a configuration that has an error, nor where more callers can reach it than its configuration allows.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +11,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sealwire::Credentials;
 use sealwire::metrics::Telemetry;
 use sealwire::traces::Traces;
-use sealwire_gateway::http::{Gateway as Http, GatewayConfig, NotReady, OpenError, ready, show};
+use sealwire_gateway::http::{APPROVALS_PAGE, Gateway as Http, GatewayConfig, NotReady, OpenError, ready, show};
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
 use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::{make_folder, shown, write_new};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use crate::traces::{close, of_agent};
@@ -32,6 +34,7 @@ use crate::traces::{close, of_agent};
 Examples:
   sealwire gateway --config gateway.toml
   sealwire gateway --config gateway.toml --ready
+  sealwire gateway --write-page approvals
 
 A small configuration:
   [gateway]
@@ -52,6 +55,9 @@ pub(crate) struct Gateway {
     /// Ask the gateway that runs on this machine with this configuration whether it takes requests, then exit: for health checks
     #[arg(long, conflicts_with = "check")]
     ready: bool,
+    /// Write the page on which people approve calls, for another web server, to files in this folder that are not there yet, then exit
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["config", "check", "ready"])]
+    write_page: Option<PathBuf>,
 }
 
 /// What ending takes in addition to the requests in progress.
@@ -124,7 +130,25 @@ impl Gateway {
         Ok(Exit::Ok)
     }
 
+    /// Writes the files of the page, and says the digest of the first, which has those of the others in it.
+    fn write_page(folder: &Path, out: &Output) -> Result<Exit, Failure> {
+        make_folder(folder)?;
+        for (name, text) in APPROVALS_PAGE {
+            write_new(&folder.join(name), text)?;
+        }
+        let [(name, text), ..] = APPROVALS_PAGE;
+        let digest = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let path = folder.join(name);
+        out.result(&json!({ "page": shown(&path), "sha256": digest }), || {
+            format!("wrote {}\nits SHA-256 digest, which covers the other files: {digest}", path.display())
+        })?;
+        Ok(Exit::Ok)
+    }
+
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        if let Some(folder) = &self.write_page {
+            return Self::write_page(folder, out);
+        }
         let config = GatewayConfig::load(&self.config).or_fail(Exit::Input)?;
         check_features(&config)?;
         if self.ready {

@@ -66,6 +66,8 @@ pub(crate) enum Kind {
     Sentinel,
     /// Who gives brokers in operator mode new versions of accounts.
     Pusher,
+    /// A gateway, when it passes on what approvers have signed.
+    Relay,
 }
 
 impl Kind {
@@ -84,6 +86,7 @@ impl Kind {
             Self::Responder => Permissions::responder(),
             Self::Sentinel => Permissions::nothing(),
             Self::Pusher => Permissions::pusher(name),
+            Self::Relay => Permissions::relay(),
         }
     }
 
@@ -101,6 +104,7 @@ impl Kind {
             Self::Responder => "responder",
             Self::Sentinel => "sentinel",
             Self::Pusher => "pusher",
+            Self::Relay => "relay",
         }
     }
 }

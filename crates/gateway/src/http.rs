@@ -1,6 +1,7 @@
 //! The gateway over HTTP: one listener, with all protocols behind the same checks: limits, `Host` and `Origin`, caller, quota.
 //! Never makes a decision that belongs to a service, and never forwards what it has read differently than the service will.
 
+mod approvals;
 mod arrival;
 pub(crate) mod authority;
 mod config;
@@ -41,7 +42,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-pub use self::config::{A2aAgent, Dpop, Expose, GatewayConfig, GatewayConfigError, Identity, Replicas, keys};
+use self::approvals::Approvals;
+pub use self::approvals::PAGE as APPROVALS_PAGE;
+pub use self::config::{
+    A2aAgent, ApprovalRelay, Dpop, Expose, GatewayConfig, GatewayConfigError, Identity, Replicas, keys,
+};
 use self::connections::RequestBody;
 use self::dialect::Dialect;
 pub use self::error::{CutOff, OpenError};
@@ -72,6 +77,7 @@ pub struct Gateway {
     exposed: Arc<[Service]>,
     admission: Arc<Admission>,
     page: Option<Arc<Page>>,
+    approvals: Option<Approvals>,
     once: Arc<Once>,
     tls: Option<Tls>,
     /// Files that take rights away and whose present state is refused.
@@ -107,6 +113,7 @@ impl Gateway {
         let once = Arc::new(once);
         let refused = Arc::<RefusedFiles>::default();
         let (callers, credentials) = Callers::new(&config, credentials, &once, &refused).await?;
+        let approvals = Approvals::of(&config, &credentials);
         let bus = Arc::new(Bus::new(credentials));
         let admission = Arc::new(Admission::new(&config, &bus));
         let exposed: Arc<[Service]> = config.expose.iter().cloned().map(Arc::new).collect();
@@ -123,6 +130,7 @@ impl Gateway {
             exposed,
             admission,
             page,
+            approvals,
             once,
             tls,
             refused,
@@ -226,12 +234,16 @@ impl Gateway {
             () = self.tidy() => 0,
             () = self.keep_page() => 0,
             () = self.keep_memory() => 0,
+            () = self.keep_approvals() => 0,
             () = self.keep_files() => 0,
             () = self.keep_revocation() => 0,
         };
         self.mcp.close().await;
         if let Some(dialect) = &self.dialect {
             dialect.close().await;
+        }
+        if let Some(approvals) = &self.approvals {
+            approvals.close().await;
         }
         self.once.close().await;
         self.bus.close().await;
@@ -267,6 +279,14 @@ impl Gateway {
     /// Opens the memory that the replicas share, if they have one.
     async fn keep_memory(&self) {
         self.once.open().await;
+        std::future::pending().await
+    }
+
+    /// Connects to the broker for what approvers have signed.
+    async fn keep_approvals(&self) {
+        if let Some(approvals) = &self.approvals {
+            approvals.open().await;
+        }
         std::future::pending().await
     }
 

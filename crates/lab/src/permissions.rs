@@ -125,6 +125,13 @@ impl Permissions {
         Self::new(asked, [format!("_SVC.{operator}.revocation.>")])
     }
 
+    /// A gateway's relay of what approvers have signed: the methods with which requests are looked at and decided, of any service and agent,
+    /// and the answers to what is relayed. A service compares the method of a message with that of its subject.
+    pub fn relay() -> Self {
+        let methods = ["rpc.approvals", "rpc.approval", "rpc.approve"].map(|method| format!("rpc.v1.*.*.{method}"));
+        Self::new(methods, ["_INBOX.*.relay.*".to_owned()])
+    }
+
     /// Nothing.
     pub fn nothing() -> Self {
         Self::new([], [])

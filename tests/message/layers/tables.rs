@@ -503,7 +503,7 @@ pub(super) const PACKAGES: &[Package] = &[
             ("traces", "exit"),
             ("output", "colour exit progress term"),
             ("config", "exit output"),
-            ("gateway", "exit output runtime traces"),
+            ("gateway", "exit files output runtime traces"),
             ("man", "exit files output process"),
             ("policies", "exit output"),
             ("gate", "exit"),

@@ -61,12 +61,17 @@ impl Users {
             imports: Vec::new(),
         };
         let has = |kind| self.has(kind);
+        // An account of brokers in operator mode has a key for each kind.
+        let of_agents: &'static [Kind] = match has(Kind::Relay) {
+            false => &[Kind::Agent, Kind::Service, Kind::Tools],
+            true => &[Kind::Agent, Kind::Service, Kind::Tools, Kind::Relay],
+        };
         let mut all = vec![
             Account { limits: None, ..account(SYSTEM, "", &[Kind::Pusher, Kind::Closer], 0, 0) },
             account(
                 ACCOUNT,
                 "Agents, the services that answer them, and the operator's tools. No JetStream in this account.",
-                &[Kind::Agent, Kind::Service, Kind::Tools],
+                of_agents,
                 CONNECTIONS,
                 SUBSCRIPTIONS,
             ),

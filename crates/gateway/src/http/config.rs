@@ -114,6 +114,9 @@ pub struct GatewayConfig {
     /// one, too.
     #[serde(default)]
     pub page: bool,
+    /// With `mint`: how approvers' own signed calls are passed on, for the services with `approvals` ([approvals.md](approvals.md)).
+    #[setting(left_out = "none are")]
+    pub approvals: Option<ApprovalRelay>,
     /// The key that signs A2A cards, a file from `sealwire keys new-token-key`; not the one of `mint`.
     #[setting(left_out = "cards are unsigned")]
     pub card_key: Option<PathBuf>,
@@ -138,6 +141,15 @@ pub struct Replicas {
     /// The CA certificates for the others' certificates, a PEM file.
     #[setting(left_out = "the system's trust anchors")]
     pub tls_ca: Option<PathBuf>,
+}
+
+/// `[gateway.approvals]`: a page on which people approve calls, and the relay of what they sign there.
+#[derive(Debug, Clone, Deserialize, Setting)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ApprovalRelay {
+    /// The relay's own broker user, with the permissions of the row "relay" in SPEC.md, section 19.
+    pub nats: BusConfig,
 }
 
 /// Who the callers are to the services.
@@ -223,6 +235,9 @@ pub struct Expose {
     /// listener can read its card.
     #[setting(left_out = "it is not offered")]
     pub a2a: Option<A2aAgent>,
+    /// With `[gateway.approvals]`: whether people may decide about its calls that wait for approval, on [a page](approvals.md) of the gateway.
+    #[serde(default)]
+    pub approvals: bool,
 }
 
 /// `a2a` of `[[gateway.expose]]`: the service as an A2A agent.
@@ -436,6 +451,9 @@ impl GatewayConfig {
         if let Some(tokens) = &mut self.tokens {
             tokens.relative_to(folder);
         }
+        if let Some(approvals) = &mut self.approvals {
+            approvals.nats = std::mem::take(&mut approvals.nats).relative_to(folder);
+        }
         let revocation = self.revocation.take();
         self.revocation = revocation.map(|revocation| revocation.relative_to(folder, &FileTrust::default(), "gateway"));
     }
@@ -444,6 +462,7 @@ impl GatewayConfig {
         self.check_identity()?;
         self.check_replicas()?;
         self.check_replay()?;
+        self.check_approvals()?;
         self.revocation.as_ref().map_or(Ok(()), |revocation| check_login("revocation", &revocation.nats))?;
         let Self { hosts, origins, .. } = self;
         for host in hosts {
@@ -461,6 +480,12 @@ impl GatewayConfig {
             }
             origin.make_ascii_lowercase();
         }
+        if let (Some(_), Some(url)) = (&self.approvals, &self.public_url) {
+            // Its own page.
+            let url = url.to_ascii_lowercase();
+            let usual = if url.starts_with("https:") { ":443" } else { ":80" };
+            self.origins.push(url.strip_suffix(usual).unwrap_or(&url).to_owned());
+        }
         if self.page {
             self.check_page()?;
         }
@@ -474,7 +499,7 @@ impl GatewayConfig {
                 return Err(format!("`{service}` is exposed twice"));
             }
             exposed.a2a.as_ref().map_or(Ok(()), |agent| agent.check(exposed))?;
-            if exposed.methods.is_empty() {
+            if exposed.methods.is_empty() && !exposed.approvals {
                 return Err(format!("`methods` of `{service}` is empty: nothing could be called"));
             }
             for method in &exposed.methods {
@@ -493,6 +518,22 @@ impl GatewayConfig {
 }
 
 impl GatewayConfig {
+    fn check_approvals(&self) -> Result<(), String> {
+        let exposed = self.expose.iter().find(|exposed| exposed.approvals);
+        match (&self.approvals, exposed) {
+            (None, None) => Ok(()),
+            (None, Some(exposed)) => {
+                Err(format!("`approvals` of `{}` needs `[gateway.approvals]`", exposed.service))
+            }
+            (Some(_), None) => Err("`approvals` is of no use: no `[[gateway.expose]]` has `approvals = true`".to_owned()),
+            (Some(_), Some(_)) if self.identity == (Identity::Own {}) => Err(
+                "`approvals` is for `mint` and `exchange`: with `own`, approvers have no tokens by which the gateway could know them"
+                    .to_owned(),
+            ),
+            (Some(relay), Some(_)) => check_login("approvals", &relay.nats),
+        }
+    }
+
     fn check_replay(&self) -> Result<(), String> {
         let Some(replay) = &self.replay else { return Ok(()) };
         if self.identity == (Identity::Own {}) {

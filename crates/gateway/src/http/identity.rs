@@ -1,5 +1,5 @@
 //! Who calls: the gateway's own agent, or the bearers of tokens.
-//! Never passes a caller's token on, except to its issuer.
+//! Never passes a caller's token on, except to its issuer, or in a message that the caller has signed with it.
 
 mod authenticator;
 mod bus_token;

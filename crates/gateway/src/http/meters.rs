@@ -48,6 +48,7 @@ pub(super) fn dialect(path: &str) -> &'static str {
         (Some("rpc"), _) => "rpc",
         (Some("mcp"), _) => "mcp",
         (Some("a2a"), _) => "a2a",
+        (Some("approvals"), _) => "approvals",
         (Some(".well-known"), _) => "metadata",
         (Some("livez" | "readyz"), _) => "health",
         _ => "other",
@@ -62,6 +63,7 @@ pub(super) fn route(path: &str) -> Option<&'static str> {
         "ws" => Some("/rpc/{service}/ws"),
         "mcp" => Some("/mcp/{service}"),
         "a2a" => Some("/a2a/{service}"),
+        "approvals" => Some("/approvals/{service}"),
         _ => None,
     }
 }
@@ -81,6 +83,8 @@ mod tests {
             ("/mcp", "mcp"),
             ("/mcp/math", "mcp"),
             ("/a2a/math", "a2a"),
+            ("/approvals/math", "approvals"),
+            ("/approvals.js", "other"),
             ("/.well-known/agent-card.json", "metadata"),
             ("/readyz", "health"),
             ("/", "other"),

@@ -170,6 +170,7 @@ fn dialect(path: &str) -> &'static str {
         (Some("rpc"), _) => "rpc",
         (Some("mcp"), _) => "mcp",
         (Some("a2a"), _) => "a2a",
+        (Some("approvals"), _) => "approvals",
         _ => "http",
     }
 }

@@ -28,7 +28,7 @@ use super::mcp::{self, Accepts, Claims};
 use super::meters::{dialect, route};
 use super::refusal::{Refusal, require_method};
 use super::response::response;
-use super::{Gateway, events, page, rpc, ws};
+use super::{Gateway, approvals, events, page, rpc, ws};
 use crate::spans::RequestSpan;
 
 impl Gateway {
@@ -130,6 +130,9 @@ impl Gateway {
             return Some(self.metadata(head, about).unwrap_or_else(|refusal| self.refused(head, refusal)));
         }
         if let Some(response) = self.dialect.as_ref().and_then(|dialect| dialect.respond_to_anyone(head)) {
+            return Some(response.unwrap_or_else(Refusal::response));
+        }
+        if let Some(response) = self.approvals.as_ref().and_then(|_| approvals::page(head)) {
             return Some(response.unwrap_or_else(Refusal::response));
         }
         self.page.as_ref().filter(|_| page::is_at(head)).map(|page| page.respond(head))
@@ -235,8 +238,28 @@ impl Gateway {
                 require_method(&head.method, Method::GET)?;
                 Box::pin(rpc::openrpc(document.admit()?)).await
             }
+            (Some("approvals"), Some(service), None, _) => Box::pin(self.approve(caller, service, head, body)).await,
             _ => Box::pin(self.other_dialect(caller, head, body)).await,
         }
+    }
+
+    /// `POST /approvals/<service>`: a message that an approver has signed.
+    async fn approve(
+        &self,
+        caller: Authenticated,
+        service: &str,
+        head: &CheckedHead,
+        body: UnreadBody,
+    ) -> Result<Response<Body>, Refusal> {
+        let none = || Refusal::not_found("no approvals are given here");
+        let approvals = self.approvals.as_ref().ok_or_else(none)?;
+        if !self.service(service)?.approvals {
+            return Err(none());
+        }
+        let message = self.address(caller, service)?;
+        require_method(&head.method, Method::POST)?;
+        let (admitted, text) = message.receive(head, body, Addressed::admit).await?;
+        approvals.relay(admitted, text).await
     }
 
     /// A request in a dialect of another package.

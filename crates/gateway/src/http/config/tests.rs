@@ -74,6 +74,32 @@ fn the_page_is_for_this_machine_alone() {
 }
 
 #[test]
+fn approvals_are_given_where_callers_have_tokens_and_some_service_asks_for_them() {
+    let tables = "\n[gateway.approvals]\nnats = { urls = [\"nats://127.0.0.1\"], user = \"relay\", password_file = \"p\" }\n\
+                  [[gateway.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"j.json\"\n[[gateway.expose]]";
+    let mint =
+        "a.json\"\npublic_url = \"https://Gateway.Example:443\"\nidentity = { mode = \"mint\", key = \"k.json\" }\n";
+    let mint = LEAST.replace("a.json\"\n", mint).replace("[[gateway.expose]]", tables);
+    let with = mint.replace("\"math\"\n", "\"math\"\nmethods = []\napprovals = true\n");
+    let gateway = read(&with).unwrap();
+    assert_eq!(gateway.origins, ["https://gateway.example"], "its own page may call");
+    assert!(gateway.expose[0].approvals && !gateway.expose[0].allows("rpc.approve"));
+    for (text, said) in [
+        (mint, "no `[[gateway.expose]]` has `approvals = true`"),
+        (LEAST.replace("\"math\"\n", "\"math\"\napprovals = true\n"), "needs `[gateway.approvals]`"),
+        (with.replace("password_file = \"p\"", "password = \"p\""), "`nats` of `approvals` has a secret"),
+        (with.replace("methods = []\napprovals = true\n", "methods = []\n"), "is of no use"),
+        (with.replace("nats://127.0.0.1\"", "x://127.0.0.1\""), "`nats` of `approvals`"),
+    ] {
+        let error = read(&text).unwrap_err();
+        assert!(error.contains(said), "{text}: {error}");
+    }
+    let own = "\n[gateway.approvals]\nnats = { urls = [\"nats://127.0.0.1\"] }\n[[gateway.expose]]";
+    let own = LEAST.replace("[[gateway.expose]]", own).replace("\"math\"\n", "\"math\"\napprovals = true\n");
+    assert!(read(&own).unwrap_err().contains("for `mint` and `exchange`"));
+}
+
+#[test]
 fn callers_that_show_tokens_need_all_that_these_are_judged_by() {
     let tables = "\n[[gateway.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"j.json\"\n[[gateway.expose]]";
     let mint =

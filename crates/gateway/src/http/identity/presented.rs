@@ -1,5 +1,5 @@
 //! A token that a caller has presented, after it was verified.
-//! Never shows its text, except to whoever makes a token for the bus from it.
+//! Never shows its text, except to whoever makes a token for the bus from it, or passes on a message that its bearer has signed.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;

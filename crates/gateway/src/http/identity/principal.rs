@@ -143,6 +143,11 @@ impl Principal {
         }
     }
 
+    /// The text of the caller's token, for a message that the caller itself has signed; `None` for the gateway's agent.
+    pub(in crate::http) fn token(&self) -> Option<&str> {
+        self.bearer.as_ref().map(|bearer| bearer.presented.text.as_str())
+    }
+
     /// A ticket that opens a WebSocket to this service for the caller.
     pub(in crate::http) fn grant_ticket(&self, expose: &Expose, head: &CheckedHead) -> Result<Granted, Refusal> {
         match &self.bearer {
