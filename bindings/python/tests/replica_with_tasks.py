@@ -1,6 +1,7 @@
 """A replica whose methods may be tasks: says when it is ready, what begins, what was cancelled, and when it drains."""
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -28,10 +29,10 @@ async def work(ctx: sealwire.Ctx, name: str, seconds: float) -> list:
 
 
 @service.method("site/again", idempotent="1h", rerun_if_lost=True, task="1h")
-async def again(name: str, seconds: float) -> str:
+async def again(name: str, seconds: float) -> int:
     say("began", name)
     await asyncio.sleep(seconds)
-    return name
+    return os.getpid()
 
 
 @service.method("site/watch", idempotent="1h", task="1h", only_as_task=True)
