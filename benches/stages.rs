@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hint::black_box;
+use std::path::Path;
 use std::pin::Pin;
 use std::process::Command;
 use std::time::Duration;
@@ -57,11 +58,11 @@ const STAGES: [Stage; 27] = [
     stage("parse: 4 KiB", |_| parse(sized(4096))),
     Stage { name: "parse: an entry of 50", entries: 50, prepare: |_| parse(batch()) },
     stage("authorize: unconditional", |_| authorize(UNCONDITIONAL)),
-    stage("authorize: conditional, 1,000 methods", |_| authorize(CONDITIONAL)),
+    stage("authorize: conditional, many methods", |_| authorize(CONDITIONAL)),
     stage("handle: 256 B", |n| handle(n, "ann", UNCONDITIONAL, &sized(256))),
     stage("handle: 256 B, with metrics", handle_with_metrics),
     stage("handle: 256 B, no answer", |n| handle(n, "ann", UNCONDITIONAL, &note(256))),
-    stage("handle: 256 B, conditional, 1,000 methods", |n| handle(n, "ann", CONDITIONAL, &sized(256))),
+    stage("handle: 256 B, conditional, many methods", |n| handle(n, "ann", CONDITIONAL, &sized(256))),
     stage("handle: 256 B, a budget", |n| handle(n, "ann", BUDGET, &sized(256))),
     stage("handle: 256 B, a shared budget", |n| handle(n, "ann", SHARED_BUDGET, &sized(256))),
     stage("handle: 4 KiB", |n| handle(n, "ann", UNCONDITIONAL, &sized(4096))),
@@ -113,6 +114,9 @@ fn main() {
         let counted = counted.first().unwrap_or(messages);
         return run(named(name), messages.parse().unwrap(), counted.parse().unwrap());
     }
+    if let ["--share", share] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        return share_of(share.parse().unwrap()).for_each(|stage| run(stage, GATED, GATED));
+    }
     if words.iter().any(|word| word == "--gate") {
         return gate();
     }
@@ -136,6 +140,9 @@ fn main() {
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/stages.counts");
 /// Messages of the gate. With this many, repetitions differ by less than one percent.
 const GATED: usize = 50;
+/// Processes of the gate that run side by side, each with every second stage: always as many, since a stage's count depends a little on
+/// what the process has done before.
+const SHARES: usize = 2;
 /// How much a stage may grow unless its count changes with it.
 const MOST_GROWTH: f64 = 1.05;
 
@@ -159,23 +166,11 @@ fn gate() {
     if !overwrite && by != compiler {
         return println!("NOT RUN: instructions were counted with `{by}`, and this is `{compiler}`");
     }
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let found = std::sync::Mutex::new(vec![0; STAGES.len()]);
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().unwrap().get() {
-            scope.spawn(|| {
-                while let Some((index, stage)) = Some(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-                    .and_then(|at| Some((at, STAGES.get(at)?)))
-                {
-                    let count = instructions(stage, &profile(stage, GATED, GATED), GATED);
-                    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
-                    let count = count as u64;
-                    found.lock().unwrap()[index] = count;
-                }
-            });
-        }
+    let found: HashMap<&str, u64> = std::thread::scope(|scope| {
+        let shares: Vec<_> = (0..SHARES).map(|share| scope.spawn(move || count_share(share))).collect();
+        shares.into_iter().flat_map(|share| share.join().unwrap()).collect()
     });
-    let found: Vec<(&str, u64)> = STAGES.iter().map(|stage| stage.name).zip(found.into_inner().unwrap()).collect();
+    let found: Vec<(&str, u64)> = STAGES.iter().map(|stage| (stage.name, found[stage.name])).collect();
     if overwrite {
         let lines: String = found.iter().map(|(name, count)| format!("{count}\t{name}\n")).collect();
         return std::fs::write(COUNTS, format!("{compiler}\n{lines}")).unwrap();
@@ -186,6 +181,26 @@ fn gate() {
         "{wrong}if it has to be so, SEALWIRE_COUNTS=overwrite cargo test --bench stages -- --gate, in the same commit"
     );
     println!("{} stages take no more instructions than they may", found.len());
+}
+
+/// The stages that one process of the gate runs.
+fn share_of(share: usize) -> impl Iterator<Item = &'static Stage> {
+    STAGES.iter().skip(share).step_by(SHARES)
+}
+
+/// Instructions of each stage of this share. One process runs them all, and callgrind begins a new file after each: most of the time of a
+/// process of its own for each went into its start.
+fn count_share(share: usize) -> Vec<(&'static str, u64)> {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("profile");
+    callgrind(&profile, &["--dump-after=stages::counted"], &["--share", &share.to_string()]);
+    let count = |(part, stage): (usize, &'static Stage)| {
+        let found = std::fs::read_to_string(format!("{}.{}", profile.display(), part + 1)).unwrap();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+        let count = instructions(stage, &found, GATED) as u64;
+        (stage.name, count)
+    };
+    share_of(share).enumerate().map(count).collect()
 }
 
 /// Each stage that exceeds its count or has none, and each count without a stage.
@@ -256,15 +271,21 @@ fn counted(runtime: &tokio::runtime::Runtime, step: &mut Step, numbers: std::ops
 fn profile(stage: &Stage, messages: usize, count: usize) -> String {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
+    callgrind(&profile, &[], &["--one", stage.name, &messages.to_string(), &count.to_string()]);
+    std::fs::read_to_string(profile).unwrap()
+}
+
+/// Runs this program with these words under callgrind, which writes what `counted` takes into the file.
+fn callgrind(profile: &Path, options: &[&str], words: &[&str]) {
     let done = Command::new("valgrind")
         .args(["--tool=callgrind", "--toggle-collect=stages::counted"])
         .arg(format!("--callgrind-out-file={}", profile.display()))
+        .args(options)
         .arg(std::env::current_exe().unwrap())
-        .args(["--one", stage.name, &messages.to_string(), &count.to_string()])
+        .args(words)
         .output()
         .unwrap_or_else(|error| panic!("valgrind: {error}; install it, from your distribution's packages"));
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    std::fs::read_to_string(profile).unwrap()
 }
 
 /// Instructions of these messages, per entry.
@@ -325,12 +346,17 @@ fn at_once(mut step: impl FnMut(usize) + 'static) -> Step {
     })
 }
 
-/// The service with 1,000 more methods than the desk's, without limits that the measurement would reach.
+/// Methods beside the desk's. Under valgrind, loading the policies of 1,000 takes a minute, and the gate only compares with itself.
+fn many_methods() -> usize {
+    if std::env::args().any(|word| word == "--share") { 100 } else { 1_000 }
+}
+
+/// The service, with many more methods than the desk's if a policy has conditions, and without limits that the measurement would reach.
 fn open(policy: &'static str) -> Desk {
     let mut router = Router::new(())
         .method("desk/echo", |_: Ctx, _: Value| async { Ok::<_, RpcError>(true) })
         .params("desk/echo", [Param::string("to"), Param::integer("amount"), Param::string("note")]);
-    for number in 0..if policy == CONDITIONAL { 1_000 } else { 1 } {
+    for number in 0..if policy == CONDITIONAL { many_methods() } else { 1 } {
         router = router.method(&format!("other/m{number}"), |_: Ctx, _: Value| async { Ok::<_, RpcError>(true) });
     }
     let quota = QuotaLimits { per_second: u32::MAX, burst: u32::MAX, ..QuotaLimits::default() };
