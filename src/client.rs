@@ -69,7 +69,7 @@ pub use request::RequestBuilder;
 pub(crate) use request::decode;
 pub use sent::{MessageId, Receipt};
 pub use stream::{CallStream, Subscription};
-pub use task::{Task, TaskProgress, TaskStatus};
+pub use task::{Task, TaskProgress, TaskStatus, may_be_answered_later};
 pub use task_state::TaskState;
 pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource, Tokens};
 

@@ -355,7 +355,7 @@ impl Told {
 }
 
 /// Whether a question about a task may be answered later: asking does nothing, so it may be asked as often as one likes.
-fn may_be_answered_later(error: &ClientError) -> bool {
+pub fn may_be_answered_later(error: &ClientError) -> bool {
     match error {
         ClientError::Remote(error) | ClientError::Clock { error, .. } => {
             matches!(error.profile_code(), Some(code::QUOTA_EXCEEDED | code::OVERLOADED | code::STALE | code::TIMEOUT))

@@ -11,18 +11,19 @@ use sealwire::internal::auth::TokenIssuer;
 use sealwire::internal::client::MessageId;
 use sealwire::internal::rpc;
 use sealwire::internal::rpc::{Id, Limits, Request};
-use sealwire_gateway::dialect::{Admitted, Body, CheckedHead, Refusal, Service, with_permit};
+use sealwire_gateway::dialect::{Admitted, Body, CheckedHead, Refusal, Service, TaskIds, TaskModes, with_permit};
 use sealwire_gateway::http::{A2aAgent, CallersError, Expose, Gateway};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::fault::{self, ToA2a as _, fault, translated};
-use crate::follow::{NativeStream, SILENCE, TaskFollower, streamed, whole};
+use crate::follow::{NativeStream, SILENCE, ServiceFollower, TaskFollower, streamed, unbounded, whole};
 use crate::message::{Incoming, Input};
 use crate::run::{QuestionSender, Runner};
+use crate::service_task::{Condition, ServiceTask};
 use crate::task::{RESULT, Task};
 use crate::tasks::Tasks;
 
@@ -35,7 +36,12 @@ const NATIVE: [&str; 6] =
 
 /// The A2A agents of a gateway.
 pub struct A2a {
+    /// The tasks that run here.
     tasks: Arc<Tasks>,
+    /// The ids of those that services run, and which methods can be that.
+    ids: TaskIds,
+    modes: TaskModes,
+    stopping: watch::Receiver<bool>,
     running: Mutex<JoinSet<()>>,
     pub(crate) card_key: Option<TokenIssuer>,
     pub(crate) exposed: Arc<[Service]>,
@@ -60,6 +66,12 @@ struct TaskName {
     id: String,
 }
 
+/// A task of a caller, and who runs it.
+enum Found {
+    Here(Arc<Task>),
+    AtService(ServiceTask),
+}
+
 impl A2a {
     /// The agents of this gateway, by its configuration.
     ///
@@ -74,6 +86,9 @@ impl A2a {
         }
         Ok(Self {
             tasks: Arc::default(),
+            ids: gateway.task_ids(),
+            modes: gateway.task_modes(),
+            stopping: gateway.stopping(),
             running: Mutex::default(),
             card_key,
             exposed: Arc::clone(gateway.exposed()),
@@ -174,20 +189,21 @@ impl A2a {
             _ => {}
         }
         let AgentRequest { admitted, id } = sent;
-        let tasks = &self.tasks;
-        let name = service.service.as_str();
-        let found = |id: &str| tasks.of(admitted.principal().as_str(), name, id).ok_or_else(fault::no_task);
-        match method {
-            "GetTask" => {
-                let task = found(&fault::read::<TaskName>(params)?.id)?.snapshot(true);
+        if method == "ListTasks" {
+            let (owner, name) = (admitted.principal().as_str(), service.service.as_str());
+            let listed = self.tasks.list(owner, name, fault::read(params)?)?;
+            return Ok(with_permit(whole(&id, listed), admitted.into_permit()));
+        }
+        let found = self.found(&admitted, &fault::read::<TaskName>(params)?.id)?;
+        match (method, found) {
+            ("GetTask", found) => {
+                let task = match found {
+                    Found::Here(task) => task.snapshot(true),
+                    Found::AtService(task) => task.view(&task.ask(&admitted).await?),
+                };
                 Ok(with_permit(whole(&id, task), admitted.into_permit()))
             }
-            "ListTasks" => {
-                let listed = tasks.list(admitted.principal().as_str(), name, fault::read(params)?)?;
-                Ok(with_permit(whole(&id, listed), admitted.into_permit()))
-            }
-            "CancelTask" => {
-                let task = found(&fault::read::<TaskName>(params)?.id)?;
+            ("CancelTask", Found::Here(task)) => {
                 if !task.cancel() {
                     return Err(fault::not_cancelable());
                 }
@@ -197,16 +213,40 @@ impl A2a {
                     false => Ok(with_permit(whole(&id, task.snapshot(true)), admitted.into_permit())),
                 }
             }
+            ("CancelTask", Found::AtService(task)) => {
+                let cancelled = task.view(&task.cancel(&admitted).await?);
+                Ok(with_permit(whole(&id, cancelled), admitted.into_permit()))
+            }
             // `SubscribeToTask`.
-            _ => {
-                let task = found(&fault::read::<TaskName>(params)?.id)?;
+            (_, Found::Here(task)) => {
                 if task.is_over() {
                     return Err(fault::unsupported("the task has ended"));
                 }
                 let follow = TaskFollower::of_task(task, id, admitted.admit_stream()?);
                 Ok(streamed(follow.events(), service.timeout()))
             }
+            (_, Found::AtService(task)) => {
+                let streaming = admitted.admit_stream()?;
+                let now = task.ask(&admitted).await?;
+                if now.has_ended() {
+                    return Err(fault::unsupported("the task has ended"));
+                }
+                Ok(self.follow(task, now, id, streaming))
+            }
         }
+    }
+
+    /// The task of this id, if it belongs to this caller.
+    fn found(&self, admitted: &Admitted, id: &str) -> Result<Found, Refusal> {
+        if let Some(task) = ServiceTask::open(&self.ids, admitted, id) {
+            return Ok(Found::AtService(task));
+        }
+        let (owner, service) = (admitted.principal().as_str(), admitted.expose().service.as_str());
+        self.tasks.of(owner, service, id).map(Found::Here).ok_or_else(fault::no_task)
+    }
+
+    fn follow(&self, task: ServiceTask, now: Condition, id: Id, admitted: Admitted) -> Response<Body> {
+        unbounded(ServiceFollower::new(task, now, id, admitted, self.stopping.clone()).events())
     }
 
     /// Handles a message that begins a call.
@@ -224,10 +264,18 @@ impl A2a {
             return Err(fault(-32601, "METHOD_NOT_FOUND", "there is no such method"));
         }
         admitted.check(&method).map_err(Refusal::to_a2a)?;
+        let context = incoming.context;
+        if incoming.returns_immediately && self.modes.of(&admitted, &method).await.is_some() {
+            let streaming = if is_stream { Some(admitted.admit_stream()?) } else { None };
+            let call = (method.as_str(), params.clone());
+            if let Some((task, now)) = ServiceTask::begin(&self.ids, &admitted, context.clone(), call).await? {
+                return Ok(self.respond_with_task(task, now, id, admitted, streaming));
+            }
+        }
         // The call may become a task, which continues without its client.
         let streaming = admitted.admit_stream()?;
         let (call, link) = streaming.request().await.map_err(|_| Refusal::away().to_a2a())?;
-        let task = Task::new(admitted.principal().as_str(), expose.service.as_str(), incoming.context)?;
+        let task = Task::new(admitted.principal().as_str(), expose.service.as_str(), context.clone())?;
         let message_id = MessageId::default();
         let (asking, questions) = QuestionSender::new();
         let (tell, notes) = tokio::sync::mpsc::unbounded_channel();
@@ -271,6 +319,13 @@ impl A2a {
             if timeout(SILENCE, settles).await.is_ok()
                 && let Some(Err(refusal)) = task.take_failure()
             {
+                if task.is_task_only() {
+                    let streaming = admitted.admit_stream()?;
+                    let call = (method.as_str(), params);
+                    if let Some((task, now)) = ServiceTask::begin(&self.ids, &admitted, context, call).await? {
+                        return Ok(self.respond_with_task(task, now, id, admitted, Some(streaming)));
+                    }
+                }
                 return Err(refusal);
             }
             // The task has its own permit, as a stream.
@@ -281,11 +336,52 @@ impl A2a {
             task.settled(false).await;
         }
         drop(client_is_here);
+        if task.is_task_only() && !shows {
+            let call = (method.as_str(), params);
+            if let Some((task, now)) = ServiceTask::begin(&self.ids, &admitted, context, call).await? {
+                let now = self.wait_for_end(&task, now, &admitted).await?;
+                return Ok(self.respond_with_task(task, now, id, admitted, None));
+            }
+        }
         let answer = match task.take_outcome() {
             Some(outcome) => task.message_of(&outcome?),
             None => task.as_result(),
         };
         Ok(with_permit(whole(&id, answer), admitted.into_permit()))
+    }
+
+    /// Answers a message that has begun a task at the service.
+    fn respond_with_task(
+        &self,
+        task: ServiceTask,
+        now: Condition,
+        id: Id,
+        admitted: Admitted,
+        streaming: Option<Admitted>,
+    ) -> Response<Body> {
+        match streaming {
+            Some(streaming) => self.follow(task, now, id, streaming),
+            None => with_permit(whole(&id, task.as_result(&now)), admitted.into_permit()),
+        }
+    }
+
+    /// How a task is that its client waits for: once it has ended, or after the time of a call. Nobody knows how long people take, so those
+    /// are not waited for; nor does a question without an answer keep the client from its task.
+    async fn wait_for_end(
+        &self,
+        task: &ServiceTask,
+        now: Condition,
+        admitted: &Admitted,
+    ) -> Result<Condition, Refusal> {
+        if task.waits_for_people() {
+            return Ok(now);
+        }
+        let (mut hold, mut stopping) = (admitted.hold(Some(task.method())), self.stopping.clone());
+        tokio::select! {
+            later = task.until_ended(admitted, admitted.expose().timeout()) => Ok(later.unwrap_or(now)),
+            _ = stopping.wait_for(|stopping| *stopping) => Ok(now),
+            loss = hold.lost() => Err(Refusal::of_loss(loss).to_a2a()),
+        }
     }
 
     /// Handles a message for a task that waits for one.
@@ -298,11 +394,16 @@ impl A2a {
         let AgentRequest { admitted, id } = sent;
         let expose = Arc::clone(admitted.target());
         let named = incoming.task.as_deref().unwrap_or_default();
-        let task =
-            self.tasks.of(admitted.principal().as_str(), expose.service.as_str(), named).ok_or_else(fault::no_task)?;
-        if incoming.context.as_ref().is_some_and(|context| context != task.context()) {
+        let found = self.found(&admitted, named)?;
+        let of_task = match &found {
+            Found::Here(task) => task.context(),
+            Found::AtService(task) => task.context(),
+        };
+        if incoming.context.as_ref().is_some_and(|context| context != of_task) {
             return Err(fault::invalid("message.contextId", "the task belongs to another context"));
         }
+        // One at the service asks nobody anything.
+        let Found::Here(task) = found else { return Err(fault::unsupported("the task is not waiting for a message")) };
         let Input::Data(answer) = incoming.input else {
             let wanted = "answer a question with a `data` part: the result of its request, as an object";
             return Err(fault::invalid("message.parts[0]", wanted));

@@ -249,6 +249,8 @@ fn skill(expose: &Expose, agent: &A2aAgent, method: &MethodInfo) -> Value {
     };
     let mut tags = vec![expose.service.as_str()];
     tags.extend(name.split_once('/').map(|(family, _)| family).filter(|family| *family != expose.service.as_str()));
+    // A2A has no other word for it.
+    tags.extend(method.task.map(|_| "task"));
     let mut skill = json!({ "id": name, "name": name, "description": description, "tags": tags });
     let Some(members) = skill.as_object_mut() else { return skill };
     let mut modes = vec!["application/json"];

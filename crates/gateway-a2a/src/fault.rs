@@ -63,6 +63,20 @@ pub(crate) fn not_cancelable() -> Refusal {
     own(-32_002, "the task has ended")
 }
 
+/// The call has not begun, and cancelling it would change nothing.
+pub(crate) fn waits_for_people() -> Refusal {
+    own(-32_002, "the call waits for people, and has not begun: it does not run unless its task is asked for again")
+}
+
+pub(crate) fn canceled() -> Refusal {
+    fault(code::INTERNAL_ERROR, "CANCELED", "cancelled, as the service has confirmed")
+}
+
+/// People have not approved the call, and it has not run.
+pub(crate) fn not_approved(reason: &str, message: impl Into<Cow<'static, str>>) -> Refusal {
+    of_reason(StatusCode::OK, code::INTERNAL_ERROR, reason, message, &json!({ "outcome": "not_executed" }))
+}
+
 pub(crate) fn no_push() -> Refusal {
     own(-32_003, "push notifications are not supported")
 }

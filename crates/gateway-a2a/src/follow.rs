@@ -1,6 +1,7 @@
 //! A2A streams: each event is a JSON-RPC response with the id of the request.
 //! Never sends anything after the end of a task, or in its place.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,12 +15,13 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use sealwire::internal::rpc::{self, Id};
 use sealwire::{CallStream, ClientError};
-use sealwire_gateway::dialect::{Admitted, AnswerDeadline, Body, Hold, Refusal, data, response};
+use sealwire_gateway::dialect::{Admitted, AnswerDeadline, Body, Hold, Pauses, Refusal, data, response};
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep};
 
 use crate::fault::{ToA2a as _, translated};
+use crate::service_task::{AskError, Condition, ServiceTask};
 use crate::task::Task;
 
 /// How long an answer may take before it becomes a stream with comments.
@@ -35,11 +37,17 @@ fn text_of(id: &Id, result: Box<RawValue>) -> Vec<u8> {
     rpc::Response::new(id.clone(), Ok(result)).to_bytes()
 }
 
-/// An answer that is a stream of events.
+/// An answer that is a stream of events of a call that takes no longer than this.
 pub(crate) fn streamed(events: impl Stream<Item = Bytes> + Send + 'static, within: Duration) -> Response<Body> {
+    let mut answer = unbounded(events);
+    answer.extensions_mut().insert(AnswerDeadline(within));
+    answer
+}
+
+/// An answer that is a stream of events, for as long as there are any.
+pub(crate) fn unbounded(events: impl Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
     let body = StreamBody::new(events.map(|event| Ok(Frame::data(event))));
     let mut answer = Response::new(body.boxed_unsync());
-    answer.extensions_mut().insert(AnswerDeadline(within));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     // Otherwise nginx would buffer the events.
@@ -55,11 +63,12 @@ struct Watch {
     beat: Interval,
     /// Whether the caller may still receive it.
     hold: Hold,
-    admitted: Admitted,
+    admitted: Arc<Admitted>,
 }
 
 impl Watch {
-    fn new(id: Id, admitted: Admitted, hold: Hold) -> Self {
+    fn new(id: Id, admitted: impl Into<Arc<Admitted>>, hold: Hold) -> Self {
+        let admitted = admitted.into();
         let mut beat = interval_at(Instant::now() + SILENCE, SILENCE);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { id, beat, hold, admitted }
@@ -157,6 +166,90 @@ impl TaskFollower {
             }
         }
         None
+    }
+}
+
+/// The events of a task at its service. The client is there for as long as it reads them, so a call that waits for people is sent again.
+pub(crate) struct ServiceFollower {
+    task: Arc<ServiceTask>,
+    /// How the task was when the client was last told.
+    told: Condition,
+    ready: VecDeque<Box<RawValue>>,
+    is_over: bool,
+    pauses: Pauses,
+    asking: Option<Asking>,
+    /// The client goes on at another replica.
+    stopping: watch::Receiver<bool>,
+    watch: Watch,
+}
+
+type Asking = Pin<Box<dyn Future<Output = Result<Condition, AskError>> + Send>>;
+
+impl ServiceFollower {
+    /// Follows a task that was just asked for.
+    pub(crate) fn new(
+        task: ServiceTask,
+        now: Condition,
+        id: Id,
+        admitted: Admitted,
+        stopping: watch::Receiver<bool>,
+    ) -> Self {
+        let hold = admitted.hold(Some(task.method()));
+        let watch = Watch::new(id, admitted, hold);
+        let (ready, is_over) = ([task.as_result(&now)].into(), now.has_ended());
+        let pauses = Pauses::default();
+        Self { task: Arc::new(task), told: now, ready, is_over, pauses, asking: None, stopping, watch }
+    }
+
+    pub(crate) fn events(self) -> impl Stream<Item = Bytes> + Send {
+        stream::unfold(self, async |mut follow| {
+            let event = follow.next().await?;
+            Some((event, follow))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(self.watch.result(event));
+            }
+            if self.is_over {
+                return None;
+            }
+            let asking = self.asking.get_or_insert_with(|| {
+                let (task, admitted) = (Arc::clone(&self.task), Arc::clone(&self.watch.admitted));
+                let pause = self.pauses.next(self.told.poll);
+                Box::pin(async move {
+                    sleep(pause).await;
+                    task.ask(&admitted).await
+                })
+            });
+            tokio::select! {
+                answer = asking => {
+                    self.asking = None;
+                    match answer {
+                        Ok(now) => {
+                            self.ready.extend(self.task.changes(&self.told, &now));
+                            self.is_over = now.has_ended();
+                            self.told = now;
+                        }
+                        Err(error) if error.is_temporary => {}
+                        Err(error) => {
+                            self.is_over = true;
+                            // Its issuer or the service has noticed first.
+                            let has_ended = self.watch.admitted.principal().is_expired();
+                            let refusal = if has_ended { Refusal::ended().to_a2a() } else { error.refusal };
+                            return Some(self.watch.error(refusal));
+                        }
+                    }
+                }
+                _ = self.stopping.wait_for(|stopping| *stopping) => self.is_over = true,
+                interrupted = self.watch.interrupted() => {
+                    self.is_over = interrupted.is_err();
+                    return Some(interrupted.unwrap_or_else(|last| last));
+                }
+            }
+        }
     }
 }
 

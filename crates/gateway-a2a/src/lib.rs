@@ -7,9 +7,11 @@ mod card;
 mod dialect;
 mod fault;
 mod follow;
+mod forms;
 mod message;
 mod raw;
 mod run;
+mod service_task;
 mod task;
 mod tasks;
 

@@ -10,13 +10,14 @@ use sealwire::errors::code;
 use sealwire::internal::client::MessageId;
 use sealwire::internal::rpc::Request;
 use sealwire::{CallStream, ClientError, RpcError};
-use sealwire_gateway::dialect::{Admitted, Hold, Refusal};
+use sealwire_gateway::dialect::{Admitted, Hold, Refusal, is_task_only};
 use sealwire_gateway::http::Expose;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::fault::{ToA2a as _, fault, translated};
-use crate::task::{State, Task, TaskFull};
+use crate::fault::{self, ToA2a as _, translated};
+use crate::forms::State;
+use crate::task::{Task, TaskFull};
 use crate::tasks::Tasks;
 
 /// A running call, and its task.
@@ -137,6 +138,9 @@ impl Runner {
         while let Ok(note) = self.notes.try_recv() {
             self.note(&note)?;
         }
+        if outcome.as_ref().err().is_some_and(is_task_only) {
+            self.task.refuse_as_call();
+        }
         let refused = outcome.as_ref().err().and_then(ClientError::remote).and_then(RpcError::profile_code);
         // The token that the gateway sent for the caller ended with the caller's own.
         let has_ended = refused == Some(code::UNAUTHENTICATED) && self.admitted.principal().is_expired();
@@ -156,7 +160,7 @@ impl Runner {
 }
 
 /// The final state of a call, according to the service. `has_told`: the call had sent something before.
-fn classify(
+pub(crate) fn classify(
     expose: &Expose,
     outcome: Result<Box<RawValue>, ClientError>,
     has_told: bool,
@@ -166,8 +170,7 @@ fn classify(
         Err(error) => error,
     };
     if error.remote().and_then(RpcError::profile_code) == Some(code::CANCELLED) {
-        let refusal = fault(code::INTERNAL_ERROR, "CANCELED", "cancelled, as the service has confirmed");
-        return (State::Canceled, Err(refusal));
+        return (State::Canceled, Err(fault::canceled()));
     }
     let refusal = translated(expose, &error);
     let is_denied = error.remote().and_then(RpcError::profile_code) == Some(code::PERMISSION_DENIED);

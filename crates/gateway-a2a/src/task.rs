@@ -2,17 +2,17 @@
 //! Never continues after its end, and never ends twice.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use sealwire::internal::rpc::Request;
 use sealwire_gateway::dialect::{Refusal, unlike_any};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use tokio::sync::{oneshot, watch};
 
 use crate::fault::ToA2a as _;
+use crate::forms::{Artifact, ArtifactUpdate, Message, Part, State, Status, StatusUpdate, TaskView, chosen, error_of};
 use crate::raw::raw;
 
 /// The largest result, and the most kept of a task, in bytes.
@@ -35,6 +35,8 @@ struct Inner {
     is_shown: bool,
     /// The outcome of the call, if it ended before it became a task.
     outcome: Option<Result<Box<RawValue>, Refusal>>,
+    /// Whether the call was refused because its method is nothing but a task at its service.
+    is_task_only: bool,
     status: Status,
     /// The error, in machine-readable form.
     error: Option<Arc<RawValue>>,
@@ -58,127 +60,6 @@ enum Event {
     Status(Status, Option<Arc<RawValue>>),
 }
 
-/// A2A §4.1.3.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum State {
-    #[serde(rename = "TASK_STATE_SUBMITTED")]
-    Submitted,
-    #[serde(rename = "TASK_STATE_WORKING")]
-    Working,
-    #[serde(rename = "TASK_STATE_COMPLETED")]
-    Completed,
-    #[serde(rename = "TASK_STATE_FAILED")]
-    Failed,
-    #[serde(rename = "TASK_STATE_CANCELED")]
-    Canceled,
-    #[serde(rename = "TASK_STATE_INPUT_REQUIRED")]
-    InputRequired,
-    #[serde(rename = "TASK_STATE_REJECTED")]
-    Rejected,
-    #[serde(rename = "TASK_STATE_AUTH_REQUIRED")]
-    AuthRequired,
-    #[serde(rename = "TASK_STATE_UNSPECIFIED")]
-    Unspecified,
-}
-
-#[derive(Clone, Serialize)]
-struct Status {
-    state: State,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Box<RawValue>>,
-    #[serde(serialize_with = "written")]
-    timestamp: OffsetDateTime,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct TaskView<'a> {
-    id: &'a str,
-    context_id: &'a str,
-    status: &'a Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    artifacts: Option<Vec<Artifact<'a>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a RawValue>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Artifact<'a> {
-    artifact_id: &'static str,
-    parts: Vec<Part<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ArtifactUpdate<'a> {
-    task_id: &'a str,
-    context_id: &'a str,
-    artifact: Artifact<'a>,
-    append: bool,
-    last_chunk: bool,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct StatusUpdate<'a> {
-    task_id: &'a str,
-    context_id: &'a str,
-    status: &'a Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a RawValue>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Message<'a> {
-    message_id: String,
-    context_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    task_id: Option<&'a str>,
-    role: &'static str,
-    parts: Vec<Part<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Part<'a> {
-    Text {
-        text: String,
-    },
-    Data {
-        data: &'a RawValue,
-        #[serde(rename = "mediaType")]
-        media_type: &'static str,
-    },
-}
-
-impl<'a> Part<'a> {
-    fn of(value: &'a RawValue) -> Self {
-        match serde_json::from_str(value.get()) {
-            Ok(text) => Self::Text { text },
-            Err(_) => Self::Data { data: value, media_type: "application/json" },
-        }
-    }
-}
-
-impl Status {
-    fn new(state: State, message: Option<Box<RawValue>>) -> Self {
-        Self { state, message, timestamp: SystemTime::now().into() }
-    }
-}
-
-/// A2A §5.6.1: to the millisecond, in UTC.
-fn timestamp(at: OffsetDateTime) -> String {
-    let at = at.replace_nanosecond(u32::from(at.millisecond()) * 1_000_000).unwrap_or(at);
-    // Cannot fail for years up to 9999.
-    at.format(&Rfc3339).unwrap_or_default()
-}
-
-fn written<S: Serializer>(at: &OffsetDateTime, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&timestamp(*at))
-}
-
 /// The most progress notices of one task; further ones are left out.
 const PROGRESS: usize = 256;
 
@@ -191,7 +72,8 @@ impl Task {
         let inner = Inner {
             is_shown: false,
             outcome: None,
-            status: Status::new(State::Submitted, None),
+            is_task_only: false,
+            status: Status::now(State::Submitted, None),
             error: None,
             events: Vec::new(),
             bytes: 0,
@@ -261,7 +143,7 @@ impl Task {
         let mut inner = self.inner();
         let is_new = !std::mem::replace(&mut inner.is_shown, true);
         if is_new {
-            inner.status = Status::new(State::Working, None);
+            inner.status = Status::now(State::Working, None);
         }
         drop(inner);
         self.changed.send_replace(());
@@ -269,7 +151,7 @@ impl Task {
     }
 
     fn tell(&self, mut inner: MutexGuard<'_, Inner>, state: State, message: Option<Box<RawValue>>) {
-        inner.status = Status::new(state, message);
+        inner.status = Status::now(state, message);
         let event = Event::Status(inner.status.clone(), inner.error.clone());
         inner.events.push(event);
         drop(inner);
@@ -363,6 +245,16 @@ impl Task {
         true
     }
 
+    /// The method is nothing but a task at its service: the call was refused, and has not run.
+    pub(crate) fn refuse_as_call(&self) {
+        self.inner().is_task_only = true;
+    }
+
+    /// Whether the method is nothing but a task at its service.
+    pub(crate) fn is_task_only(&self) -> bool {
+        self.inner().is_task_only
+    }
+
     /// Ends the task with the outcome of its call.
     pub(crate) fn end(&self, state: State, outcome: Result<Box<RawValue>, Refusal>) {
         let mut inner = self.inner();
@@ -387,11 +279,7 @@ impl Task {
                 self.tell(inner, state, None);
             }
             Err(refusal) => {
-                #[derive(Serialize, Deserialize)]
-                struct Said {
-                    error: Box<RawValue>,
-                }
-                let error = serde_json::from_slice::<Said>(&refusal.text()).ok().map(|said| raw(&said));
+                let error = error_of(&refusal);
                 let message = self.message(vec![Part::Text { text: refusal.message().to_owned() }]);
                 inner.bytes += error.as_ref().map_or(0, |error| error.get().len()) + message.get().len() + OF_EVENT;
                 inner.error = error.map(Arc::from);
@@ -461,7 +349,7 @@ impl Task {
             let update = ArtifactUpdate { task_id, context_id, artifact, append, last_chunk };
             chosen("artifactUpdate", &raw(&update))
         };
-        let artifact = |value| Artifact { artifact_id: RESULT_ID, parts: vec![Part::of(value)] };
+        let artifact = |value| Artifact::of(vec![Part::of(value)]);
         Some(match inner.events.get(at)? {
             Event::Part(part) => {
                 let is_first = !inner.events.iter().take(at).any(|event| matches!(event, Event::Part(_)));
@@ -500,7 +388,7 @@ impl Task {
             parts.collect()
         });
         let has_artifacts = with_artifacts && !parts.is_empty();
-        let artifacts = has_artifacts.then(|| vec![Artifact { artifact_id: RESULT_ID, parts }]);
+        let artifacts = has_artifacts.then(|| vec![Artifact::of(parts)]);
         let (id, context_id) = (self.id.as_str(), self.context.as_str());
         raw(&TaskView { id, context_id, status: &inner.status, artifacts, metadata: inner.error.as_deref() })
     }
@@ -513,7 +401,7 @@ impl Task {
     /// A newly submitted task, as the first event of a stream.
     pub(crate) fn as_submitted(&self) -> Box<RawValue> {
         let (id, context_id) = (self.id.as_str(), self.context.as_str());
-        let status = Status::new(State::Submitted, None);
+        let status = Status::now(State::Submitted, None);
         chosen("task", &raw(&TaskView { id, context_id, status: &status, artifacts: None, metadata: None }))
     }
 
@@ -536,8 +424,6 @@ impl Task {
     }
 }
 
-/// The one artifact of a task.
-const RESULT_ID: &str = "result";
 /// What an event takes besides its text, in bytes.
 const OF_EVENT: usize = 64;
 
@@ -569,11 +455,6 @@ fn says_again(events: &[Event], result: &RawValue) -> bool {
         || texts.is_some_and(|texts| serde_json::from_str::<String>(result.get()).ok() == Some(texts))
 }
 
-/// An object with one member, as for a `oneof`.
-fn chosen(name: &'static str, value: &RawValue) -> Box<RawValue> {
-    raw(&std::collections::BTreeMap::from([(name, value)]))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -603,14 +484,5 @@ mod tests {
         assert!(second.try_recv().is_err() && task.is_asking() && task.inner().bytes == bytes);
         assert!(task.answer("b", yes()) && second.try_recv().is_ok());
         assert!(task.answer("b", yes()) && !task.answer("c", yes()));
-    }
-
-    #[test]
-    fn times_are_to_the_millisecond_in_utc() {
-        let at = |millis: u64| {
-            timestamp((SystemTime::UNIX_EPOCH + std::time::Duration::from_micros(millis * 1_000 + 999)).into())
-        };
-        assert_eq!(at(1_761_647_400_123), "2025-10-28T10:30:00.123Z");
-        assert_eq!(at(1_761_647_400_000), "2025-10-28T10:30:00Z");
     }
 }

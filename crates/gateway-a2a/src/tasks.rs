@@ -12,8 +12,9 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::fault;
+use crate::forms::State;
 use crate::raw::raw;
-use crate::task::{State, Task};
+use crate::task::Task;
 
 /// How long an ended task is kept, unless newer ones need the room; and how many, and how many bytes, of one caller and of all.
 const KEPT_FOR: Duration = Duration::from_secs(600);

@@ -15,8 +15,13 @@ pub use crate::http::pipeline::quota::Permit;
 pub use crate::http::refusal::{Outcome, Refusal, require_method};
 pub use crate::http::response::{response, with_permit};
 pub use crate::http::rpc::{discover, failed};
+pub use crate::http::task_modes::TaskModes;
 pub use crate::revocation::{Hold, Loss};
 pub use crate::seal::unlike_any;
+pub use crate::tasks::{
+    BeginError, CANCELLED, Pauses, TaskEnd, TaskHandle, TaskIds, TaskReport, TaskRequest, is_no_task, is_task_only,
+    until_ended,
+};
 
 /// Reads JSON objects, and accepts nothing else in their place.
 pub mod json {

@@ -25,6 +25,7 @@ mod replicas;
 mod report;
 pub(crate) mod response;
 pub(crate) mod rpc;
+pub(crate) mod task_modes;
 mod tls;
 mod ws;
 
@@ -60,10 +61,13 @@ use self::pipeline::admission::{Admission, Service};
 pub use self::probe::{NotReady, ready};
 use self::reload::{RefusedFiles, Resource};
 pub use self::report::show;
+use self::task_modes::TaskModes;
 use self::tls::Tls;
 use crate::bus::Bus;
 use crate::once::Once;
+use crate::seal::Kind;
 pub use crate::seal::{SealError, Unsealed, new_seal_key};
+use crate::tasks::TaskIds;
 
 /// A gateway over HTTP.
 pub struct Gateway {
@@ -173,6 +177,24 @@ impl Gateway {
     #[must_use]
     pub fn signs_tokens_with(&self, kid: &str) -> bool {
         self.callers.sign_with(kid)
+    }
+
+    /// The ids of tasks of A2A, which no other dialect opens. Gateways with the same `seal_key` open each other's.
+    #[must_use]
+    pub fn task_ids(&self) -> TaskIds {
+        TaskIds::new(Kind::A2aTask, Some(Arc::clone(self.mcp.seal())))
+    }
+
+    /// Which methods its callers may call as tasks.
+    #[must_use]
+    pub fn task_modes(&self) -> TaskModes {
+        self.mcp.task_modes()
+    }
+
+    /// Tells when it is being stopped.
+    #[must_use]
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
     }
 
     /// Serves callers on `listener`, and other replicas on `others`, until `stop`. Requests in progress then have [`GatewayConfig::drain`]

@@ -15,5 +15,6 @@ mod revocation;
 mod seal;
 mod spans;
 pub mod stdio;
+mod tasks;
 
 pub use bus::Bus;

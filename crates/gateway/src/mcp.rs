@@ -20,7 +20,6 @@ mod relay;
 mod results;
 pub(crate) mod server;
 pub(crate) mod sessions;
-mod task_ids;
 pub(crate) mod tasks;
 pub(crate) mod watch;
 

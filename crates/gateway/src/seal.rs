@@ -29,8 +29,10 @@ pub(crate) enum Kind {
     McpSession,
     McpRequestState,
     McpQuestion,
-    /// The id of a task.
+    /// The id of a task of MCP.
     McpTask,
+    /// The id of a task of A2A.
+    A2aTask,
     /// The header of a message that one replica forwards to another.
     Handed,
     DpopNonce,
@@ -45,6 +47,7 @@ impl Kind {
             Self::McpRequestState => b"sealwire gateway: mcp request state",
             Self::McpQuestion => b"sealwire gateway: mcp question",
             Self::McpTask => b"sealwire gateway: mcp task",
+            Self::A2aTask => b"sealwire gateway: a2a task",
             Self::Handed => b"sealwire gateway: handed to a replica",
             Self::DpopNonce => b"sealwire gateway: dpop nonce",
             Self::Ticket => b"sealwire gateway: ticket",
@@ -56,7 +59,7 @@ impl Kind {
         match self {
             // It contains a token, of at most 4 KiB.
             Self::Ticket => 8 << 10,
-            Self::McpTask => TASK_BYTES,
+            Self::McpTask | Self::A2aTask => TASK_BYTES,
             _ => TEXT_BYTES,
         }
     }

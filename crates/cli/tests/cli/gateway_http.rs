@@ -1,6 +1,7 @@
 //! `sealwire gateway`: services over HTTP, with third-party clients, and when things go wrong. docs/gateway/README.md.
 
 mod a2a;
+mod a2a_tasks;
 mod approvals;
 mod balancer;
 mod codes;

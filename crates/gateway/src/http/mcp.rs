@@ -46,6 +46,7 @@ use super::pipeline::quota::Permit;
 use super::refusal::Refusal;
 use super::replicas::{ForwardedRequest, Replicas};
 use super::response::with_permit;
+use super::task_modes::TaskModes;
 use crate::bus::Bus;
 use crate::caller::{Caller, until_lost};
 use crate::catalogue::{Exposed, Services};
@@ -122,6 +123,14 @@ impl Mcp {
             .collect();
         let sessions = Sessions::new(Arc::clone(&seal));
         Ok(Self { all, each, seal, sessions, running: Arc::default(), replicas, tasks: Tasks::default(), stopping })
+    }
+
+    pub(super) fn seal(&self) -> &Arc<Seal> {
+        &self.seal
+    }
+
+    pub(super) fn task_modes(&self) -> TaskModes {
+        TaskModes::new(self.each.clone())
     }
 
     fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealwire::call::TaskMode;
 use sealwire::internal::trace::{self, Span};
 use sealwire_mcp::{
     ClientCapabilities, Implementation, InitializeParams, LogLevel, RequestParams, Revision, headers, json, members,
@@ -23,12 +24,12 @@ use super::parked::ParkedCalls;
 use super::peer::{Peer, Requester};
 use super::results;
 use super::sessions::{Heard, Parking, SessionStream, Sessions};
-use super::task_ids::TaskIds;
 use super::watch::{SUBSCRIBE, Watch, WatchRequest};
 use crate::caller::Caller;
 use crate::catalogue::{Offer, Services, Tool};
-use crate::seal::Seal;
+use crate::seal::{Kind, Seal};
 use crate::spans::RequestSpan;
+use crate::tasks::TaskIds;
 
 /// An MCP server, for any number of clients.
 pub(crate) struct Server {
@@ -70,7 +71,7 @@ impl Server {
             levels: Levels::default(),
             sessions: Sessions::new(parking),
             parked: ParkedCalls::new(seal.clone()),
-            tasks: TaskIds::new(seal.clone()),
+            tasks: TaskIds::new(Kind::McpTask, seal.clone()),
             questions: OpenQuestions::new(seal),
         }
     }
@@ -345,6 +346,13 @@ impl Server {
             return Ok(Some(tool));
         }
         Ok(find(&*Box::pin(self.offer(caller, FRESH)).await?))
+    }
+
+    /// Whether a method may be called as a task, by an offer that is no older than what clients are told of changes.
+    pub(crate) async fn task_mode(&self, caller: &dyn Caller, service: &str, method: &str) -> Option<TaskMode> {
+        let offer = Box::pin(self.offer(caller, self.refresh)).await.ok()?;
+        let of_method = |tool: &&Arc<Tool>| tool.service == service && tool.method.name == method;
+        offer.tools.values().find(of_method)?.method.task
     }
 
     pub(crate) fn tools(&self, offer: &Offer, revision: Revision, cursor: Option<&str>) -> Box<RawValue> {

@@ -2,35 +2,25 @@
 //! Never keeps anything of a task, and never acts for a client that is not there: a call that people have to approve is sent again when its
 //! client asks for it, with the rights that the client then has.
 
-mod known;
-
 use std::time::Duration;
 
-use sealwire::call::{PendingApproval, Task as BusTask, TaskMode, TaskStatus};
-use sealwire::{ClientError, RequestBuilder};
+use sealwire::ClientError;
+use sealwire::call::TaskMode;
+use sealwire_mcp::tasks::{Task, TaskState};
 use sealwire_mcp::{
     ClientCapabilities, Members, RequestParams, Revision, SubscriptionFilter, code, insert, raw, tasks,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
-use tokio::time::{Instant, sleep};
 
-use self::known::{End, Known, POLL, decided};
 use super::fault::of_call;
 use super::message::{Fault, Outcome, result_of_type};
 use super::peer::Requester;
-use super::results::{failed, refused};
+use super::results::{failed, refused, succeeded};
 use super::server::Server;
-use super::task_ids::{ARGUMENTS, AwaitedApproval, TaskHandle, now};
-use crate::approval::waiting;
+use crate::approval;
 use crate::catalogue::Tool;
-
-/// How long a question about a task may take.
-const ASKED: Duration = Duration::from_secs(10);
-/// How long a cancelled task may take to end, for clients that have to hear of it: another replica of the service learns of it within 5 s.
-const CANCELLED: Duration = Duration::from_secs(15);
-/// How far clocks may differ.
-const SKEW_S: u64 = 10;
+use crate::tasks::{BeginError, CANCELLED, TaskEnd, TaskHandle, TaskReport, TaskRequest, pending, unable, until_ended};
 
 /// How a client has a tool called.
 pub(super) enum Mode {
@@ -58,39 +48,32 @@ impl<'a> Tasks<'a> {
     /// Calls the method as a task, and tells its client the task.
     pub(super) async fn begin(self, params: Box<RawValue>) -> Outcome {
         let Self { server, from: Requester { peer, revision, .. }, tool } = self;
-        let mut handle = TaskHandle::new(tool)?;
-        let known = match self.send(&handle.key, &params, None).await? {
-            Ok(task) => {
-                let known = task.status().await.ok().and_then(|status| Known::of(revision, tool, status));
-                known.map_or_else(|| Known::working(None), Known::at_first)
-            }
-            Err(error) => {
-                // A client of 2025-11-25 that asks for a task expects no result in its place.
-                let ended = |outcome: Outcome| if revision.has_handshake() { Err(of_call(&error)) } else { outcome };
-                let Some(pending) = pending(&error) else { return ended(refused(revision, tool, &error, Map::new())) };
-                if params.get().len() > ARGUMENTS {
-                    let why = format!("its arguments have more than {ARGUMENTS} bytes");
-                    return ended(Ok(failed(revision, &unable(&pending, &why))));
-                }
-                let until = self.can_wait_until(&handle, &pending).await?;
-                handle.waits = Some(AwaitedApproval { params, until });
-                Known::waiting(&pending, until)
-            }
+        let mut handle = self.handle()?;
+        // A client of 2025-11-25 that asks for a task expects no result in its place.
+        let ended = |error: &ClientError, outcome: Outcome| {
+            if revision.has_handshake() { Err(of_call(error)) } else { outcome }
         };
-        let task = known.into_task(server.tasks.seal(&peer.principal, &handle)?, handle.created);
+        let report = match self.request().await?.begin(&mut handle, Some(params)).await {
+            Ok(report) => report,
+            Err(BeginError::Call(error)) => return ended(&error, refused(revision, tool, &error, Map::new())),
+            Err(BeginError::Unable { error, why }) => return ended(&error, Ok(failed(revision, &why))),
+        };
+        let id = server.tasks.seal(&peer.principal, &handle);
+        let id = id.map_err(|_| Fault::internal("the gateway cannot seal the id of the task"))?;
+        let task = self.described(id, handle.created, report);
         Ok(result_of_type(revision, "task", task.created(revision)))
     }
 
     /// Calls the method, which is always a task, for a client that waits for its result.
     pub(super) async fn wait(self, params: Box<RawValue>) -> Outcome {
         let (revision, tool, limit) = (self.from.revision, self.tool, self.tool.deadline);
-        let handle = TaskHandle::new(tool)?;
-        if let Err(error) = self.send(&handle.key, &params, Some(limit)).await? {
+        let handle = self.handle()?;
+        if let Err(error) = self.request().await?.send(&handle, Some(&params), Some(limit)).await {
             let Some(pending) = pending(&error) else { return refused(revision, tool, &error, Map::new()) };
             return Ok(failed(revision, &unable(&pending, "this client has no tasks")));
         }
-        if let Some(End::With(outcome)) = self.until_ended(&handle, limit).await?.end {
-            return outcome;
+        if let Some(end) = self.until_ended(&handle, limit).await?.end {
+            return self.outcome(end);
         }
         // The service stops it by itself.
         let limit = limit.as_secs();
@@ -103,121 +86,96 @@ impl<'a> Tasks<'a> {
     /// Answers a request about a task.
     async fn answer(self, method: &str, id: &str, handle: &TaskHandle) -> Outcome {
         let revision = self.from.revision;
-        let tell = |known: Known| {
-            let members = known.into_task(id.to_owned(), handle.created).detailed(revision);
+        let tell = |report: TaskReport| {
+            let members = self.described(id.to_owned(), handle.created, report).detailed(revision);
             result_of_type(revision, "complete", members)
         };
         match method {
-            "tasks/get" => Ok(tell(self.known(handle).await?)),
+            "tasks/get" => Ok(tell(self.report(handle).await?)),
             // It asks for nothing, so there is nothing to answer.
-            "tasks/update" => self.known(handle).await.map(|_| acknowledged(revision)),
+            "tasks/update" => self.report(handle).await.map(|_| acknowledged(revision)),
             "tasks/cancel" => match self.cancel(handle).await? {
                 _ if !revision.has_handshake() => Ok(acknowledged(revision)),
-                known if matches!(known.end, Some(End::Cancelled)) => Ok(tell(known)),
-                known if known.end.is_some() => Err(Fault::params("the task has already ended")),
+                report if matches!(report.end, Some(TaskEnd::Cancelled)) => Ok(tell(report)),
+                report if report.end.is_some() => Err(Fault::params("the task has already ended")),
                 _ => Err(Fault::internal("the task has not ended yet")),
             },
             _ => match self.until_ended(handle, self.tool.deadline).await?.end {
-                Some(End::With(outcome)) => outcome.map(|result| related(&result, id)),
-                Some(End::Cancelled) => Err(Fault::internal("the task was cancelled")),
+                Some(end) => self.outcome(end).map(|result| related(&result, id)),
                 None => Err(Fault::internal("the task has not ended yet: ask again")),
             },
         }
     }
 
-    /// Sends the call of a task. The inner error is that of the call.
-    async fn send(
-        self,
-        key: &str,
-        params: &RawValue,
-        limit: Option<Duration>,
-    ) -> Result<Result<BusTask, ClientError>, Fault> {
-        let request = self.request().await?.idempotency_key(key);
-        let mut request = request.capable_of(ClientCapabilities::default().of_callers());
-        if let Some(limit) = limit {
-            request = request.task_limit(limit);
-        }
-        Ok(Box::pin(request.detach(&self.tool.method.name, params)).await)
+    fn handle(self) -> Result<TaskHandle, Fault> {
+        let handle = TaskHandle::new(self.tool.service.as_str(), self.tool.method.name.as_str());
+        handle.map_err(|_| Fault::internal("the gateway cannot name a task, nothing was sent"))
     }
 
-    /// What the service says of a task.
-    async fn status(self, handle: &TaskHandle) -> Result<TaskStatus, Fault> {
-        self.at_service(handle).await?.status().await.map_err(|error| of_call(&error))
-    }
-
-    async fn at_service(self, handle: &TaskHandle) -> Result<BusTask, Fault> {
-        let task = self.request().await?.task(&self.tool.method.name, handle.key.as_str());
-        task.map_err(|error| of_call(&error))
-    }
-
-    async fn request(self) -> Result<RequestBuilder, Fault> {
+    async fn request(self) -> Result<TaskRequest, Fault> {
         let Self { server, from: Requester { peer, .. }, tool } = self;
         if let Some(loss) = peer.caller.loss(Some((&tool.service, &tool.method.name))) {
             return Err(Fault::internal(format!("{}: nothing was sent", loss.reason())));
         }
         let (request, _) = peer.request(&server.services.bus, tool).await?;
-        Ok(request.deadline(tool.deadline.min(ASKED)))
+        let request = request.capable_of(ClientCapabilities::default().of_callers());
+        Ok(TaskRequest::new(request, tool.deadline))
     }
 
-    /// What is known of a task. A call that waits for people is sent again: it begins once they have approved it.
-    async fn known(self, handle: &TaskHandle) -> Result<Known, Fault> {
-        let (revision, tool) = (self.from.revision, self.tool);
-        let status = self.status(handle).await?;
-        let keep = status.keep;
-        if let Some(known) = Known::of(revision, tool, status) {
-            return Ok(known);
-        }
-        let waits = handle.waits.as_ref().ok_or_else(not_found)?;
-        if now() >= waits.until {
-            if now() >= kept_until(handle.created, keep) {
-                return Err(not_found());
-            }
-            let text =
-                "this call has not run: nobody has approved it in time, or it was not asked for in time afterwards";
-            return Ok(Known::ended(End::With(Ok(failed(revision, text)))));
-        }
-        match self.send(&handle.key, &waits.params, None).await? {
-            Ok(_) => Ok(Known::working(None)),
-            Err(error) => match pending(&error) {
-                Some(pending) => Ok(Known::waiting(&pending, waits.until)),
-                None => decided(revision, tool, &error),
-            },
-        }
-    }
-
-    /// Until when a call that waits for people may be sent again, in seconds since the Unix epoch. Past the deadline of its request, it would
-    /// make a new one. And where no outcome can be kept any more, nobody could tell that it has run.
-    async fn can_wait_until(self, handle: &TaskHandle, pending: &PendingApproval) -> Result<u64, Fault> {
-        Ok(waits_until(pending.deadline, kept_until(handle.created, self.status(handle).await?.keep)))
+    /// What is known of a task.
+    async fn report(self, handle: &TaskHandle) -> Result<TaskReport, Fault> {
+        let report = self.request().await?.report(handle).await;
+        report.map_err(|error| of_call(&error))?.ok_or_else(not_found)
     }
 
     /// What is known of a task once it has ended, or after this time.
-    async fn until_ended(self, handle: &TaskHandle, limit: Duration) -> Result<Known, Fault> {
-        let until = Instant::now() + limit;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let known = self.known(handle).await?;
-            let left = until.saturating_duration_since(Instant::now());
-            if known.end.is_some() || left.is_zero() {
-                return Ok(known);
-            }
-            sleep(pause.min(left)).await;
-            pause = (pause * 2).min(known.poll.max(POLL));
-        }
+    async fn until_ended(self, handle: &TaskHandle, limit: Duration) -> Result<TaskReport, Fault> {
+        until_ended(limit, || self.report(handle)).await
     }
 
     /// Cancels a task. For clients of revisions with a handshake, it waits until that is so.
-    async fn cancel(self, handle: &TaskHandle) -> Result<Known, Fault> {
-        let revision = self.from.revision;
-        let status = self.at_service(handle).await?.cancel().await.map_err(|error| of_call(&error))?;
-        match (Known::of(revision, self.tool, status), &handle.waits) {
-            (Some(known), _) if known.end.is_some() || !revision.has_handshake() => Ok(known),
+    async fn cancel(self, handle: &TaskHandle) -> Result<TaskReport, Fault> {
+        let waits = self.from.revision.has_handshake();
+        let report = self.request().await?.cancel(handle).await.map_err(|error| of_call(&error))?;
+        match (report, &handle.waits) {
+            (Some(report), _) if report.end.is_some() || !waits => Ok(report),
             (Some(_), _) => self.until_ended(handle, CANCELLED).await,
-            (None, Some(_)) if revision.has_handshake() => Err(Fault::internal(
+            (None, Some(_)) if waits => Err(Fault::internal(
                 "a call that waits for people cannot be cancelled: it does not run unless its task is asked for again",
             )),
-            (None, Some(_)) => Ok(Known::working(None)),
+            (None, Some(_)) => Ok(TaskReport::working()),
             (None, None) => Err(not_found()),
+        }
+    }
+
+    /// A task as its client sees it.
+    fn described(self, id: String, created: u64, report: TaskReport) -> Task {
+        let state = match report.end {
+            None => TaskState::Working,
+            Some(TaskEnd::Cancelled) => TaskState::Cancelled,
+            Some(end) => match self.outcome(end) {
+                Ok(result) => TaskState::Ended(result),
+                Err(fault) => TaskState::Failed(raw(&fault)),
+            },
+        };
+        let updated = report.at.map_or(created, |at| at.max(created));
+        let ttl_ms = report.until.map(|until| until.saturating_sub(created).saturating_mul(1_000));
+        let poll_ms = u64::try_from(report.poll.as_millis()).unwrap_or(u64::MAX);
+        let (created, updated) = (approval::time(created), approval::time(updated));
+        Task { id, state, message: report.message, created, updated, ttl_ms, poll_ms }
+    }
+
+    /// What a task has come to, in the form of a tool's result.
+    fn outcome(self, end: TaskEnd) -> Outcome {
+        let (revision, words) = (self.from.revision, end.words().unwrap_or_default());
+        match end {
+            TaskEnd::Result(result) => Ok(succeeded(revision, self.tool, &result, Map::new())),
+            TaskEnd::Failed(error) | TaskEnd::Refused(error) => {
+                refused(revision, self.tool, &ClientError::Remote(error), Map::new())
+            }
+            TaskEnd::NotKept | TaskEnd::NotApproved => Ok(failed(revision, words)),
+            TaskEnd::Cancelled => Err(Fault::internal(words)),
+            TaskEnd::Unknown => Err(Fault::internal(words).with(json!({ "outcome": "unknown" }))),
         }
     }
 }
@@ -255,16 +213,6 @@ pub(super) fn mode(from: Requester<'_>, asked: &RequestParams, tool: &Tool) -> R
     }
 }
 
-/// Until when it is certain that the service knows of a task if it has ever run.
-fn kept_until(created: u64, keep: Option<Duration>) -> u64 {
-    created.saturating_add(keep.unwrap_or_default().as_secs()).saturating_sub(SKEW_S)
-}
-
-/// Until when a call waits for people: its client hears for a while after that that it has not run.
-fn waits_until(deadline: u64, kept: u64) -> u64 {
-    deadline.saturating_sub(1).min(kept.saturating_sub(SKEW_S))
-}
-
 /// Whether a client may ask to be told of tasks: it is told of none, but must know what they are.
 ///
 /// # Errors
@@ -282,18 +230,6 @@ fn not_found() -> Fault {
     Fault::params("Task not found")
 }
 
-fn pending(error: &ClientError) -> Option<PendingApproval> {
-    match error {
-        ClientError::Remote(error) => PendingApproval::of(error),
-        _ => None,
-    }
-}
-
-/// The call waits for people, and nobody here could send it again.
-fn unable(pending: &PendingApproval, why: &str) -> String {
-    format!("this call cannot be made here: people have to approve it first, and {why}. It {}", waiting(pending))
-}
-
 fn acknowledged(revision: Revision) -> Box<RawValue> {
     result_of_type(revision, "complete", Members::new())
 }
@@ -306,25 +242,4 @@ fn related(result: &RawValue, id: &str) -> Box<RawValue> {
     insert(&mut meta, tasks::RELATED, &json!({ "taskId": id }));
     insert(&mut members, "_meta", &meta);
     raw(&members)
-}
-
-/// The first pause while a request waits for a task.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_waits_no_longer_than_its_request_does_and_than_its_outcome_would_be_known() {
-        let (created, deadline) = (1_000, 2_800);
-        let until = |keep| waits_until(deadline, kept_until(created, keep));
-        assert_eq!(until(Some(Duration::from_secs(86_400))), 2_799);
-        assert_eq!(until(Some(Duration::from_secs(60))), 1_040);
-        // A service that does not say for how long: not at all.
-        assert!(until(None) <= created);
-        for keep in [None, Some(Duration::from_secs(60)), Some(Duration::from_secs(86_400))] {
-            assert!(until(keep) < kept_until(created, keep));
-        }
-    }
 }

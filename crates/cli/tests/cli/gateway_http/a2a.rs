@@ -17,22 +17,22 @@ use super::{FAST, Gateway, before_site, begun, clients, configure_identity, demo
 use crate::backends::stage::{LONG, Stage};
 use crate::shell::Shell;
 
-const SAYS: &str = "A2A-Version: 1.0\r\n";
+pub(super) const SAYS: &str = "A2A-Version: 1.0\r\n";
 const TEXTS: &str = "a2a = { text_method = \"text/echo\" }\n";
 
-fn request(method: &str, params: &Value) -> String {
+pub(super) fn request(method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params }).to_string()
 }
 
-fn with_part(part: &Value) -> Value {
+pub(super) fn with_part(part: &Value) -> Value {
     json!({ "message": { "messageId": "m", "role": "ROLE_USER", "parts": [part] } })
 }
 
-fn calling(method: &str, params: &Value) -> Value {
+pub(super) fn calling(method: &str, params: &Value) -> Value {
     with_part(&json!({ "data": { "method": method, "params": params } }))
 }
 
-async fn send(gateway: &Gateway, path: &str, lines: &str, body: &str) -> Answer {
+pub(super) async fn send(gateway: &Gateway, path: &str, lines: &str, body: &str) -> Answer {
     gateway.wire().await.ask(post(path, &format!("{SAYS}{lines}"), body)).await
 }
 
@@ -45,14 +45,14 @@ async fn get(gateway: &Gateway, path: &str, lines: &str) -> Answer {
 }
 
 /// The reason that an error of A2A gives.
-fn reason(answer: &Answer) -> Value {
+pub(super) fn reason(answer: &Answer) -> Value {
     let error = answer.json()["error"].clone();
     let data = error["data"].as_array().unwrap_or_else(|| panic!("{error}"));
     assert!(data.iter().all(|one| one["@type"].is_string()), "{error}");
     data[0]["reason"].clone()
 }
 
-async fn events(wire: &mut Wire) -> Vec<Value> {
+pub(super) async fn events(wire: &mut Wire) -> Vec<Value> {
     let mut events = Vec::new();
     while let Some(event) = within(LONG, wire.event()).await {
         let event: Value = serde_json::from_str(&event).unwrap();

@@ -25,9 +25,11 @@ use crate::backends::stage::LONG;
 use crate::gateway::raw::Raw;
 use crate::shell::Shell;
 
-const POLICY: &str = r#"
+pub(super) const POLICY: &str = r#"
 [method."site/pay"]
 params = [{ name = "amount", type = "integer" }, { name = "note", type = "string", optional = true }]
+[method."site/brief"]
+params = [{ name = "amount", type = "integer" }]
 [role.worker]
 allow = ["site/*"]
 [role.treasurer]
@@ -36,16 +38,16 @@ allow = ["rpc.*"]
 from = ["treasurer"]
 [rule.pay]
 everyone = true
-deny = ["site/pay"]
+deny = ["site/brief", "site/pay"]
 unless_approved = "treasurer"
 "#;
 
 /// What the methods have done, and what they wait for.
 #[derive(Default)]
-struct Done {
-    counted: AtomicUsize,
-    paid: AtomicUsize,
-    may_end: Option<Semaphore>,
+pub(super) struct Done {
+    pub(super) counted: AtomicUsize,
+    pub(super) paid: AtomicUsize,
+    pub(super) may_end: Option<Semaphore>,
 }
 
 #[derive(serde::Deserialize)]
@@ -78,22 +80,25 @@ fn router(done: &Arc<Done>) -> Router<Arc<Done>> {
         .idempotent("site/count", day.as_task(minute))
         .method("site/pay", pay)
         .idempotent("site/pay", day.as_task(minute))
+        // What it comes to is kept for so short a time that nobody may take longer to approve it than a few seconds.
+        .method("site/brief", pay)
+        .idempotent("site/brief", Idempotent::keep(Duration::from_secs(24)).as_task(Duration::from_secs(1)))
         .method("site/only", only)
         .idempotent("site/only", day.only_as_task(minute))
         .method("site/plain", only)
 }
 
 /// A service with tasks, and a gateway's files.
-struct Stage {
-    server: NatsServer,
-    site: Site,
-    done: Arc<Done>,
+pub(super) struct Stage {
+    pub(super) server: NatsServer,
+    pub(super) site: Site,
+    pub(super) done: Arc<Done>,
     served: Served,
     shell: Shell,
 }
 
 impl Stage {
-    async fn start(done: Done) -> Self {
+    pub(super) async fn start(done: Done) -> Self {
         let server = NatsServer::start().await;
         let site = Site::new(&server.url());
         std::fs::write(site.path("policies/policy.toml"), POLICY).unwrap();
@@ -107,24 +112,28 @@ impl Stage {
         write_secret(&site.path("ring.json"), &ring, true).unwrap();
         let done = Arc::new(done);
         let served = site.serve(router(&done)).await;
-        let shell =
-            before_site(&server, &site, &format!("seal_key = \"seal.key\"\nleave_s = 4\n{FAST}"), "timeout_s = 10");
+        let shell = before_site(
+            &server,
+            &site,
+            &format!("seal_key = \"seal.key\"\nleave_s = 4\n{FAST}"),
+            "timeout_s = 10\na2a = {}",
+        );
         write_secret(&shell.path("seal.key"), &"5e".repeat(32), false).unwrap();
         Self { server, site, done, served, shell }
     }
 
-    async fn gateway(&self) -> Gateway {
+    pub(super) async fn gateway(&self) -> Gateway {
         let gateway = Gateway::spawn(&self.shell).await;
         gateway.is_ready(200).await;
         gateway
     }
 
     /// Two replicas that know nothing of each other but their key.
-    async fn two(&self) -> [Gateway; 2] {
+    pub(super) async fn two(&self) -> [Gateway; 2] {
         [self.gateway().await, self.gateway().await]
     }
 
-    async fn treasurer(&self) -> Client {
+    pub(super) async fn treasurer(&self) -> Client {
         let name = |text: &str| Name::new(text).unwrap();
         let key = read_service_key(&self.site.path("service-key.json"), self.site.endpoint.audience()).unwrap();
         let bus = BusConfig::open(&self.server.url());
@@ -134,7 +143,7 @@ impl Stage {
         within(LONG, Client::connect(credentials)).await.unwrap()
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.served.stop().await.unwrap();
     }
 }
@@ -144,7 +153,7 @@ fn tess() -> AgentKey {
 }
 
 /// The requests for approval that are pending.
-async fn pending(treasurer: &Client, count: usize) -> Vec<String> {
+pub(super) async fn pending(treasurer: &Client, count: usize) -> Vec<String> {
     within(LONG, async {
         loop {
             let listed: Value = treasurer.call("site", "rpc.approvals", ()).await.unwrap();
@@ -162,7 +171,7 @@ async fn pending(treasurer: &Client, count: usize) -> Vec<String> {
     .await
 }
 
-async fn decide(treasurer: &Client, id: &str, decision: &str) {
+pub(super) async fn decide(treasurer: &Client, id: &str, decision: &str) {
     let shown: Value = treasurer.call("site", "rpc.approval", json!({ "id": id })).await.unwrap();
     let signed = desk::digest(&[b"sealwire-approval-v1\0", shown["text"].as_str().unwrap().as_bytes()].concat());
     let mut params = json!({ "id": id, "digest": signed, "decision": decision });
@@ -486,49 +495,72 @@ async fn a_call_that_waits_for_people_runs_once_however_often_and_wherever_it_is
     stage.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_caller_finds_no_task_of_this_one() {
-    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
-    let stage = Stage::start(Done::default()).await;
-    let shell = &stage.shell;
-    shell.run("keys new-token-key https://gateway.example --out gateway-key.json --jwks gateway-jwks.json").ok();
-    shell.write("idp-jwks.json", &issuer.public_jwks());
-    std::fs::copy(shell.path("gateway-jwks.json"), stage.site.path("gateway-jwks.json")).unwrap();
-    let delegated = "[rule.others]\nroles = [\"user\"]\nallow = [\"site/*\"]\ndelegated = \"only\"\n[role.user]\n";
-    std::fs::write(stage.site.path("policies/policy.toml"), format!("{POLICY}{delegated}")).unwrap();
-    stage.site.write_config(
-        "[[tokens.issuer]]\nissuer = \"https://gateway.example\"\njwks = \"gateway-jwks.json\"\n\
-         require = { \"act.sub\" = \"ann\" }\nmay = { agents = [\"ann\"], roles = [\"user\"], subjects = [\"*\"] }\n",
-    );
-    let config = stage.site.path("sealwire.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    let ours = "jwks = \"jwks.json\"\n";
-    let may = "may = { agents = [\"*\"], roles = [\"*\"] }\n";
-    std::fs::write(&config, text.replacen(ours, &format!("{ours}{may}"), 1)).unwrap();
-    let Stage { site, done, served, shell, server } = stage;
-    served.stop().await.unwrap();
-    let served = site.serve(router(&done)).await;
-    let identity = format!(
-        "[gateway]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\nseal_key = \"seal.key\"\n\
-         public_url = \"https://gateway.example\"\nidentity = {{ mode = \"mint\", key = \"gateway-key.json\" }}\n{FAST}\n\
-         [[gateway.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"idp-jwks.json\"\n\
-         [[gateway.expose]]\nservice = \"site\"\n"
-    );
-    shell.write("gateway.toml", &identity);
-    let gateway = Gateway::spawn(&shell).await;
-    gateway.is_ready(200).await;
-    let token = |subject: &str| {
+/// The same for callers with tokens.
+pub(super) struct Minted {
+    pub(super) stage: Stage,
+    pub(super) gateway: Gateway,
+    issuer: TokenIssuer,
+}
+
+impl Minted {
+    pub(super) async fn start(done: Done) -> Self {
+        let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+        let stage = Stage::start(done).await;
+        let shell = &stage.shell;
+        shell.run("keys new-token-key https://gateway.example --out gateway-key.json --jwks gateway-jwks.json").ok();
+        shell.write("idp-jwks.json", &issuer.public_jwks());
+        std::fs::copy(shell.path("gateway-jwks.json"), stage.site.path("gateway-jwks.json")).unwrap();
+        let delegated = "[rule.others]\nroles = [\"user\"]\nallow = [\"site/*\"]\ndelegated = \"only\"\n[role.user]\n";
+        std::fs::write(stage.site.path("policies/policy.toml"), format!("{POLICY}{delegated}")).unwrap();
+        stage.site.write_config(
+            "[[tokens.issuer]]\nissuer = \"https://gateway.example\"\njwks = \"gateway-jwks.json\"\n\
+             require = { \"act.sub\" = \"ann\" }\nmay = { agents = [\"ann\"], roles = [\"user\"], subjects = [\"*\"] }\n",
+        );
+        let config = stage.site.path("sealwire.toml");
+        let text = std::fs::read_to_string(&config).unwrap();
+        let ours = "jwks = \"jwks.json\"\n";
+        let may = "may = { agents = [\"*\"], roles = [\"*\"] }\n";
+        std::fs::write(&config, text.replacen(ours, &format!("{ours}{may}"), 1)).unwrap();
+        let Stage { site, done, served, shell, server } = stage;
+        served.stop().await.unwrap();
+        let served = site.serve(router(&done)).await;
+        let identity = format!(
+            "[gateway]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\nseal_key = \"seal.key\"\n\
+             public_url = \"https://gateway.example\"\nidentity = {{ mode = \"mint\", key = \"gateway-key.json\" }}\n{FAST}\n\
+             [[gateway.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"idp-jwks.json\"\n\
+             [[gateway.expose]]\nservice = \"site\"\na2a = {{}}\n"
+        );
+        shell.write("gateway.toml", &identity);
+        let gateway = Gateway::spawn(&shell).await;
+        gateway.is_ready(200).await;
+        Self { stage: Stage { server, site, done, served, shell }, gateway, issuer }
+    }
+
+    pub(super) fn token(&self, subject: &str) -> String {
+        self.token_for(subject, None)
+    }
+
+    /// One that is good for so many seconds.
+    pub(super) fn token_for(&self, subject: &str, ttl_s: Option<u64>) -> String {
         let mut request = mint::request(subject);
         request.claims = json!({ "scope": "site" }).as_object().unwrap().clone();
-        issuer.issue(&request).unwrap()
-    };
-    let ask = async |token: &str, method: &str, params: Value| {
+        request.ttl_s = ttl_s.unwrap_or(request.ttl_s);
+        self.issuer.issue(&request).unwrap()
+    }
+
+    /// Sends a request of MCP.
+    pub(super) async fn ask(&self, token: &str, method: &str, params: Value) -> Answer {
         let shown = format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n");
         let asks = request(Speaks::New, method, params).replacen("Host: localhost\r\n", &shown, 1);
-        gateway.wire().await.ask(asks).await
-    };
-    let (ann, bob) = (token("ann-lee"), token("bob"));
-    let begun = ask(&ann, "tools/call", json!({ "name": "site_count", "arguments": { "to": 3 } })).await.json();
+        self.gateway.wire().await.ask(asks).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_caller_finds_no_task_of_this_one() {
+    let minted = Minted::start(Done::default()).await;
+    let (ann, bob) = (minted.token("ann-lee"), minted.token("bob"));
+    let begun = minted.ask(&ann, "tools/call", json!({ "name": "site_count", "arguments": { "to": 3 } })).await.json();
     let id = begun["result"]["taskId"].as_str().unwrap_or_else(|| panic!("{begun}"));
     for method in ["tasks/get", "tasks/cancel", "tasks/update"] {
         let params = json!({ "taskId": id, "inputResponses": {} });
@@ -537,20 +569,19 @@ async fn another_caller_finds_no_task_of_this_one() {
             params["taskId"] = id.into();
             params
         });
-        let (foreign, none) = (ask(&bob, method, foreign).await, ask(&bob, method, none).await);
+        let (foreign, none) = (minted.ask(&bob, method, foreign).await, minted.ask(&bob, method, none).await);
         foreign.is(200, -32602);
         assert_eq!(foreign.json(), none.json());
     }
     // With another token of its own, it is found.
-    let again = token("ann-lee");
+    let again = minted.token("ann-lee");
     within(LONG, async {
-        while ask(&again, "tasks/get", json!({ "taskId": id })).await.json()["result"]["status"] != "completed" {
+        while minted.ask(&again, "tasks/get", json!({ "taskId": id })).await.json()["result"]["status"] != "completed" {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
     .await;
-    served.stop().await.unwrap();
-    drop(server);
+    minted.stage.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -279,6 +279,11 @@ impl Admitted {
         self.principal().revocation().is_followed().then(|| Box::new(self.hold(method)))
     }
 
+    /// On whose behalf the request calls its service.
+    pub(in crate::http) fn caller(&self) -> Arc<dyn Caller> {
+        Arc::new(AdmittedCaller::new(self.principal(), [Arc::clone(self.target())].into()))
+    }
+
     pub(in crate::http) fn tracing(&self) -> &Tracing {
         self.addressed.admission.bus.tracing()
     }
@@ -301,11 +306,7 @@ impl BusCaller for Admitted {
 impl Admitted<ServiceSet> {
     /// On whose behalf the request calls services.
     pub(in crate::http) fn caller(&self) -> Arc<dyn Caller> {
-        Arc::new(AdmittedCaller {
-            principal: self.principal().clone(),
-            name: self.principal().name_with_token(),
-            exposed: Arc::clone(&self.target().exposed),
-        })
+        Arc::new(AdmittedCaller::new(self.principal(), Arc::clone(&self.target().exposed)))
     }
 }
 
@@ -374,6 +375,10 @@ fn hold(principal: &Principal, service: &str, method: Option<&str>) -> Hold {
 }
 
 impl AdmittedCaller {
+    fn new(principal: &Principal, exposed: Arc<[Service]>) -> Self {
+        Self { principal: principal.clone(), name: principal.name_with_token(), exposed }
+    }
+
     fn expose(&self, service: &str) -> Option<&Service> {
         self.exposed.iter().find(|expose| expose.service.as_str() == service)
     }
