@@ -148,8 +148,8 @@ impl Hands {
     /// Goes to the list, and waits until nothing is wrong with it.
     async fn lists(&mut self) {
         self.follow("").await;
-        let is_there =
-            "!document.getElementById('calls').hidden && document.getElementById('message').textContent === ''";
+        let is_there = "!document.getElementById('calls').hidden && document.getElementById('message').textContent === '' && \
+                        !document.body.classList.contains('busy')";
         self.0
             .sees(&format!("{is_there} && document.querySelector('#list a') && !document.querySelector('#list .bad')"))
             .await;
@@ -311,7 +311,10 @@ async fn an_approver_enrols_a_browser_looks_at_a_call_and_approves_it_and_a_gate
     // An answer to another request of the same approver.
     page.lists().await;
     let mut kept = None;
-    between.changes(move |_, answer| kept.get_or_insert(answer).clone());
+    between.changes(move |method, answer| match kept {
+        None if method != "rpc.approval" => answer,
+        _ => kept.get_or_insert(answer).clone(),
+    });
     page.follow(&id).await;
     page.sees_call().await;
     page.follow("").await;
