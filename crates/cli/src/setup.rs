@@ -12,6 +12,7 @@ mod mark;
 mod nsc;
 mod operator;
 mod push;
+mod relay;
 mod revocation;
 mod service;
 mod target;
@@ -30,6 +31,7 @@ pub(crate) enum Setup {
     Service(service::AddService),
     Agent(agent::AddAgent),
     RemoveAgent(agent::RemoveAgent),
+    Relay(relay::AddRelay),
     Push(push::Push),
     User(user::MakeUser),
 }
@@ -42,6 +44,7 @@ impl Setup {
             Self::Service(command) => command.run(out),
             Self::Agent(command) => command.run(out),
             Self::RemoveAgent(command) => command.run(out),
+            Self::Relay(command) => command.run(out),
             Self::Push(command) => command.run(out),
             Self::User(command) => command.run(out),
         }

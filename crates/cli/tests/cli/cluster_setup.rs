@@ -337,6 +337,46 @@ async fn a_service_is_added_while_the_brokers_run() {
     }
 }
 
+/// What it may do is tested with the gateway; here, that the brokers of a setup come to know it, and keep it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_relay_of_approvals_gets_a_broker_user_that_may_do_nothing_else() {
+    for gate in Gate::of_both_kinds().await {
+        let shell = &gate.shell;
+        let made = shell.run("setup relay --out . --json").ok().json();
+        let config: toml::Table = made["config"].as_str().unwrap().parse().unwrap();
+        let nats = &config["gateway"]["approvals"]["nats"];
+        let of_relay = |users: &Value| -> Vec<String> {
+            let all = users["users"].as_array().unwrap().iter();
+            all.filter(|user| user["kind"] == "relay").map(|user| user["nkey"].as_str().unwrap().to_owned()).collect()
+        };
+        let first = of_relay(&shell.read_json("operator/users.json"));
+        assert_eq!(first.len(), 1);
+        match gate.kind {
+            Kind::Server => {
+                assert_eq!(nats["nkey_seed_file"].as_str(), Some("relay.nkey"));
+                assert!(shell.read("gateway/relay.nkey").starts_with("SU"));
+                let permissions = sealwire_lab::permissions::Permissions::relay().to_string();
+                let users = shell.read("nats-1/users.conf");
+                let line = users.lines().find(|line| line.contains(&first[0])).unwrap();
+                assert!(line.contains(&permissions), "{line}");
+            }
+            Kind::Operator => {
+                assert_eq!(nats["creds_file"].as_str(), Some("relay.creds"));
+                assert!(shell.read("gateway/relay.creds").contains("BEGIN NATS USER JWT"));
+            }
+        }
+        // Adding a service keeps it, and another run replaces it.
+        shell.run("setup service ledger --out .").ok();
+        assert_eq!(of_relay(&shell.read_json("operator/users.json")), first);
+        shell.run("setup relay --out .").ok().says("[gateway.approvals.nats]");
+        let second = of_relay(&shell.read_json("operator/users.json"));
+        assert!(second.len() == 1 && second != first);
+        if gate.kind == Kind::Operator {
+            assert!(shell.read_json("operator/users.json")["revoked"].get(&first[0]).is_some());
+        }
+    }
+}
+
 /// From its own key to its first answer, with nothing secret passed on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {

@@ -87,7 +87,7 @@ const CASES: &str = "[[case]]\nname = \"may\"\ncaller = { agent = \"planner\", r
     params = [1]\nexpect = \"allow\"\n";
 
 /// Command lines, in an order in which each finds what it needs. Earlier ones print `KID`, `THUMBPRINT` and `TOKEN`.
-const LINES: [&str; 36] = [
+const LINES: [&str; 37] = [
     "init hello --url nats://127.0.0.1:4222",
     "keys new-agent planner --service dev/math=math.ring.json",
     "keys new-operator op-1",
@@ -124,6 +124,7 @@ const LINES: [&str; 36] = [
     "setup service ledger --out set-up",
     "setup agent robot.request --thumbprint THUMBPRINT --out set-up",
     "setup remove-agent robot --out set-up",
+    "setup relay --out set-up",
 ];
 
 #[test]
