@@ -384,15 +384,16 @@ impl Supervisor {
 
     /// Tries until it succeeds.
     async fn reconnect(&mut self) -> Arc<Session> {
-        let (mut attempt, mut refused) = (0, false);
+        let (mut attempt, mut refusals) = (0, 0);
         loop {
             attempt += 1;
-            sleep(pause(attempt, self.servers.len(), refused)).await;
+            sleep(pause(attempt, self.servers.len(), refusals)).await;
             let Some(address) = self.servers.next() else { continue };
             match self.session(&address).await {
                 Ok(session) => return session,
                 Err(failure) => {
-                    refused = matches!(failure, Failure::Dial(DialError::Refused));
+                    let refused = matches!(failure, Failure::Dial(DialError::Refused));
+                    refusals = if refused { refusals + 1 } else { 0 };
                     self.handler.event(Event::Failed(failure.to_string()));
                 }
             }

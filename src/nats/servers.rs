@@ -128,15 +128,24 @@ fn random() -> u16 {
 /// then 50 ms doubling up to 2 s. Up to a quarter is added, so that the clients of a restarted broker do not all
 /// reconnect at once.
 ///
-/// If the last broker `refused` us, up to 10 s, and between half of that and half as much again: whoever decides on logins may have too
-/// many to decide on, and each attempt that comes too early is one more. Clients that were refused at one moment come back at all others.
+/// If brokers have refused us, `refusals` times in a row, a second doubling up to 20 s, and between half of that and half as much again:
+/// whoever decides on logins may have too many to decide on, and a broker that refuses many at once is busy with nothing else. Clients that
+/// were refused at one moment come back at all others.
 #[must_use]
-pub fn pause(attempt: usize, servers: usize, refused: bool) -> Duration {
+pub fn pause(attempt: usize, servers: usize, refusals: usize) -> Duration {
     let Some(exponent) = attempt.checked_sub(servers.max(1)).and_then(|late| late.checked_sub(1)) else {
         return Duration::ZERO;
     };
-    let base = (50_u64 << exponent.min(8)).min(if refused { 10_000 } else { 2_000 });
-    let (least, spread) = if refused { (base / 2, base) } else { (base, base / 4) };
+    let (least, spread) = match refusals.checked_sub(1) {
+        None => {
+            let base = (50_u64 << exponent.min(8)).min(2_000);
+            (base, base / 4)
+        }
+        Some(exponent) => {
+            let base = (1_000_u64 << exponent.min(8)).min(20_000);
+            (base / 2, base)
+        }
+    };
     Duration::from_millis(least + u64::from(random()) % (spread + 1))
 }
 
@@ -220,14 +229,15 @@ mod tests {
 
     #[test]
     fn reconnecting_pauses_longer_each_time_up_to_a_bound() {
-        for refused in [false, true] {
-            assert!((0..=3).all(|attempt| pause(attempt, 3, refused).is_zero()), "each broker is tried at once");
+        for refusals in 0..4 {
+            assert!((0..=3).all(|attempt| pause(attempt, 3, refusals).is_zero()), "each broker is tried at once");
         }
         for attempt in 4..100 {
-            assert!((50..=2_500).contains(&pause(attempt, 3, false).as_millis()), "{attempt}");
-            assert!((25..=15_000).contains(&pause(attempt, 3, true).as_millis()), "{attempt}");
+            assert!((50..=2_500).contains(&pause(attempt, 3, 0).as_millis()), "{attempt}");
+            // However long brokers could not be reached before.
+            assert!((500..=1_500).contains(&pause(attempt, 3, 1).as_millis()), "{attempt}");
+            assert!((10_000..=30_000).contains(&pause(attempt, 3, attempt + 2).as_millis()), "{attempt}");
         }
-        assert!((12..100).all(|attempt| pause(attempt, 3, true) >= Duration::from_secs(5)));
     }
 
     #[test]

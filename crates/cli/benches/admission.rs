@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 const MEASURE: [usize; 3] = [1, 100, 1_000];
 const TRY: [usize; 1] = [3];
 /// How long is waited for all of them.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(300);
 /// So many get in on any machine.
 const FEW: usize = 10;
 const RESPONDERS: usize = 2;
@@ -164,7 +164,7 @@ fn tokens(at: &Path, size: usize) -> Vec<String> {
 
 /// Connects, stays as long as the broker does, and comes again.
 async fn agent(number: usize, token: String, port: u16, crowd: Arc<Crowd>) {
-    let mut attempt = 1;
+    let (mut attempt, mut refusals) = (1, 0);
     loop {
         let refused = match tokio::time::timeout(LONG, login(number, &token, port)).await {
             Ok(Login::Admitted(connection)) => {
@@ -179,7 +179,8 @@ async fn agent(number: usize, token: String, port: u16, crowd: Arc<Crowd>) {
         };
         crowd.refused.fetch_add(usize::from(refused), Ordering::SeqCst);
         attempt += 1;
-        tokio::time::sleep(pause(attempt, 1, refused)).await;
+        refusals = if refused { refusals + 1 } else { 0 };
+        tokio::time::sleep(pause(attempt, 1, refusals)).await;
     }
 }
 

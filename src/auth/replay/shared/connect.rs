@@ -40,7 +40,7 @@ where
         .connection_timeout(Duration::from_secs(3))
         .ping_interval(manner.ping_every)
         .max_reconnects(None)
-        .reconnect_delay_callback(|attempt| pause(attempt, 1, false))
+        .reconnect_delay_callback(|attempt| pause(attempt, 1, 0))
         .event_callback(move |event| {
             let events = Arc::clone(&events);
             async move { events(event) }
