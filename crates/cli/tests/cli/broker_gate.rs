@@ -103,6 +103,15 @@ impl Gate {
         self.site.path("sealwire.toml").to_str().unwrap().to_owned()
     }
 
+    /// A gateway's relay of what approvers have signed, among the users.
+    fn with_relay(&self) -> KeyPair {
+        let (relay, mut list) = (KeyPair::new_user(), self.shell.read_json("users.json"));
+        let user = json!({ "kind": "relay", "name": "edge", "nkey": relay.public_key() });
+        list["users"].as_array_mut().unwrap().push(user);
+        self.shell.write("users.json", &list.to_string());
+        relay
+    }
+
     fn compile(&self, more: &[&str]) -> String {
         let config = self.config();
         let args = ["policy", "compile", "--config", &config].into_iter().chain(more.iter().copied());
@@ -270,6 +279,22 @@ impl Wire {
         self.fenced(&format!("SUB {subject} 7\r\nUNSUB 7\r\n")).await.is_none()
     }
 
+    /// What a relay of approvals may and may not do.
+    async fn is_relay(&mut self) {
+        for subject in ["rpc.v1.site.ann.rpc.approvals", "rpc.v1.site.bob.rpc.approval", "rpc.v1.site.bob.rpc.approve"]
+        {
+            assert!(self.may_publish(subject).await, "{subject}");
+        }
+        for subject in ["rpc.v1.site.ann", "rpc.v1.site.ann.site.add", "rpc.v1.site.ann.rpc.can", "_INBOX.ann.relay.x"]
+        {
+            assert!(!self.may_publish(subject).await, "{subject}");
+        }
+        assert!(self.may_subscribe("_INBOX.*.relay.*").await);
+        for subject in [">", "_INBOX.>", "_INBOX.ann.>", "_INBOX.ann.x", "rpc.v1.site.>"] {
+            assert!(!self.may_subscribe(subject).await, "{subject}");
+        }
+    }
+
     /// What `ann` may and may not do whose only methods are these.
     async fn is_ann(&mut self, methods: &[&str], others: &[&str]) {
         for method in methods {
@@ -327,8 +352,10 @@ fn with_jwt(pair: &KeyPair, jwt: &str, nonce: &str) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compiled_users_may_do_what_policies_leave_them_and_nothing_else() {
     let gate = Gate::new();
+    let relay = gate.with_relay();
     let server =
         gate.server(gate.compile(&["--nats", "--users", "users.json", "--agent", "ann=", "--agent", "bob="])).await;
+    gate.connect(|nonce| with_nkey(&relay, nonce)).await.unwrap().is_relay().await;
     let mut ann = gate.connect(|nonce| with_nkey(&gate.ann, nonce)).await.unwrap();
     ann.is_ann(&["site.add", "rpc.discover"], &["site.count", "site.sleep", "site.more", "rpc.can"]).await;
     // To a server, an empty list would mean everything.
@@ -443,6 +470,7 @@ async fn news_of_calls_that_wait_is_heard_by_those_who_decide_and_published_by_t
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compiled_jwts_and_scoped_keys_give_the_same_permissions() {
     let gate = Gate::new();
+    let relay = gate.with_relay();
     let (operator, account, scoped) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
     gate.secret("account.nk", &account.seed().unwrap());
     let common = ["--users", "users.json", "--agent", "ann=", "--agent", "bob="];
@@ -476,6 +504,9 @@ async fn compiled_jwts_and_scoped_keys_give_the_same_permissions() {
     let signed = jwts[0]["jwt"].as_str().unwrap();
     let mut ann = gate.connect(|nonce| with_jwt(&gate.ann, signed, nonce)).await.unwrap();
     ann.is_ann(&["site.add", "rpc.discover"], &["site.count", "site.sleep"]).await;
+    let of_relay = jwts.as_array().unwrap().iter().find(|user| user["kind"] == "relay").unwrap();
+    let signed = of_relay["jwt"].as_str().unwrap();
+    gate.connect(|nonce| with_jwt(&relay, signed, nonce)).await.unwrap().is_relay().await;
     let nats = json!({ "type": "user", "version": 2, "issuer_account": key });
     let user = jwt(&scoped, json!({ "sub": gate.ann.public_key(), "name": "ann", "nats": nats }));
     let mut ann = gate.connect(|nonce| with_jwt(&gate.ann, &user, nonce)).await.unwrap();

@@ -129,6 +129,10 @@ impl Approvals {
         let endpoint = self.endpoint(admitted)?;
         let request = RelayedRequest::read(&endpoint, token, &proof, payload.as_bytes())
             .map_err(|error| Refusal::bad(StatusCode::FORBIDDEN, error.to_string()).not_sent())?;
+        if admitted.principal().owner() != Some(request.agent().as_str()) {
+            let message = "the message is not on the subjects of the token's agent (`to`)";
+            return Err(Refusal::bad(StatusCode::FORBIDDEN, message).not_sent());
+        }
         // The service compares the two as well.
         let parsed = Parsed::parse(payload.as_bytes(), &Limits::default()).map_err(|error| Refusal::of_text(&error))?;
         let Parsed::Single(Ok(call)) = parsed else {

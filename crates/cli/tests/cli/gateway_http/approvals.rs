@@ -152,6 +152,7 @@ impl Approver {
         self.sign_on(&format!("rpc.v1.tools.tina.{method}"), method, params)
     }
 
+    /// On another subject, such as another agent's, with that agent's inbox.
     fn sign_on(&self, subject: &str, method: &str, params: &Value) -> Sent {
         let payload = match params {
             Value::Null => json!({ "jsonrpc": "2.0", "method": method, "id": "1" }),
@@ -161,7 +162,8 @@ impl Approver {
     }
 
     fn sign_payload(&self, subject: &str, payload: &str) -> Sent {
-        let reply = format!("_INBOX.tina.relay.{}", sealwire::internal::wire::Nonce::random().to_text());
+        let agent = subject.split('.').nth(3).filter(|agent| Name::new(agent).is_ok()).unwrap_or("tina");
+        let reply = format!("_INBOX.{agent}.relay.{}", sealwire::internal::wire::Nonce::random().to_text());
         let now_ms = SystemClock.now_ms();
         let signed = Signed {
             subject,
@@ -339,6 +341,7 @@ async fn nothing_is_passed_on_but_what_the_caller_has_signed_to_look_at_requests
     let payload = |payload: &str| tina.sign_payload("rpc.v1.tools.tina.rpc.approvals", payload);
     for (what, sent) in [
         ("HMAC", hmac.sign("rpc.approvals", &Value::Null)),
+        ("another agent's subject", on("rpc.v1.tools.hugo.rpc.approvals", "rpc.approvals")),
         ("a message with another's token", other_token.sign("rpc.approvals", &Value::Null)),
         ("another method", on("rpc.v1.tools.tina.math.add", "math/add")),
         ("a method beside these", on("rpc.v1.tools.tina.rpc.can", "rpc.can")),
@@ -447,7 +450,12 @@ async fn the_relay_is_off_unless_it_is_configured_and_bounded_as_other_calls_are
     assert!(refused > 5, "{refused}");
     // Others have rates of their own.
     let hugo = Approver::new(&desk, &key(7), other.clone());
-    assert_eq!(relay(&gateway, &other, &hugo.sign("rpc.approvals", &Value::Null).body()).await.status, 200);
+    assert_eq!(
+        relay(&gateway, &other, &hugo.sign_on("rpc.v1.tools.hugo.rpc.approvals", "rpc.approvals", &Value::Null).body())
+            .await
+            .status,
+        200
+    );
 
     // The files of the page are the same for everybody, and nobody can frame them.
     for (path, kind) in [

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -39,10 +40,13 @@ pub(super) struct Relay {
 #[derive(Default)]
 struct Waiting {
     by_reply: Mutex<HashMap<String, Waiter>>,
+    /// How many there have been.
+    count: AtomicU64,
     log: LogLimiter,
 }
 
 struct Waiter {
+    number: u64,
     subject: String,
     answer: oneshot::Sender<Message>,
 }
@@ -51,6 +55,7 @@ struct Waiter {
 struct Place<'w> {
     waiting: &'w Waiting,
     reply: &'w str,
+    number: u64,
 }
 
 impl Relay {
@@ -94,7 +99,7 @@ impl Relay {
         payload: &[u8],
     ) -> Result<Message, Refusal> {
         let session = self.connection.get().and_then(Connection::session).ok_or_else(Refusal::away)?;
-        let (place, answer) = self.waiting.place(request)?;
+        let (place, answer) = self.waiting.place(request.reply(), request.subject())?;
         publish(&session, request, payload).await?;
         let answer = timeout(ANSWERED_WITHIN, answer).await;
         drop(place);
@@ -126,20 +131,25 @@ impl Waiting {
         self.by_reply.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place<'w>(&'w self, request: &'w RelayedRequest) -> Result<(Place<'w>, oneshot::Receiver<Message>), Refusal> {
+    fn place<'w>(&'w self, reply: &'w str, subject: &str) -> Result<(Place<'w>, oneshot::Receiver<Message>), Refusal> {
         let (answer, arrives) = oneshot::channel();
-        let (mut by_reply, reply) = (self.lock(), request.reply());
+        let mut by_reply = self.lock();
         if by_reply.contains_key(reply) {
             return Err(Refusal::bad(StatusCode::CONFLICT, "an answer on this reply subject is waited for already"));
         }
-        by_reply.insert(reply.to_owned(), Waiter { subject: request.subject().to_owned(), answer });
-        Ok((Place { waiting: self, reply }, arrives))
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        by_reply.insert(reply.to_owned(), Waiter { number, subject: subject.to_owned(), answer });
+        Ok((Place { waiting: self, reply, number }, arrives))
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.waiting.lock().remove(self.reply);
+        let mut by_reply = self.waiting.lock();
+        // Once this one was answered, another may wait on the same subject.
+        if by_reply.get(self.reply).is_some_and(|waiter| waiter.number == self.number) {
+            by_reply.remove(self.reply);
+        }
     }
 }
 
@@ -174,5 +184,25 @@ impl Handler for Waiting {
 impl fmt::Debug for Relay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Relay").field("answers", &self.answers).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_left_late_takes_nobody_elses() {
+        let waiting = Waiting::default();
+        let place = |subject| waiting.place("_INBOX.tina.relay.a", subject).ok().map(|(place, _)| place);
+        let first = place("first");
+        assert!(first.is_some() && place("second").is_none(), "one waits at a time");
+        waiting.event(Event::PublishForbidden("first".to_owned()));
+        let second = place("second");
+        assert!(second.is_some());
+        drop(first);
+        assert!(place("third").is_none(), "the second waits still");
+        drop(second);
+        assert!(waiting.lock().is_empty());
     }
 }

@@ -148,6 +148,11 @@ impl Principal {
         self.bearer.as_ref().map(|bearer| bearer.presented.text.as_str())
     }
 
+    /// The agent whose token it presented: with a key of that agent the bearer may call a service directly. `None` for the gateway's agent.
+    pub(in crate::http) fn owner(&self) -> Option<&str> {
+        self.bearer.as_ref().map(|bearer| bearer.presented.token.owner())
+    }
+
     /// A ticket that opens a WebSocket to this service for the caller.
     pub(in crate::http) fn grant_ticket(&self, expose: &Expose, head: &CheckedHead) -> Result<Granted, Refusal> {
         match &self.bearer {
