@@ -115,6 +115,9 @@ impl Request {
         if serde_json::to_string(&text).ok().as_deref() != Some(&self.text) {
             return Err(wrong("its text has other spellings than the one that is signed"));
         }
+        if text.names.is_some() && !text.params.as_ref().is_some_and(|params| params.get().starts_with('[')) {
+            return Err(wrong("its `names` are those of no positions"));
+        }
         if text.audience != format!("{environment}/{service}") {
             return Err(wrong(&format!("it is of `{}`", term::safe_text(&text.audience))));
         }
@@ -166,18 +169,20 @@ impl Read {
     /// Each parameter on lines of its own, as the caller wrote it.
     fn params(&self) -> String {
         let Some(params) = &self.text.params else { return "  no parameters\n".to_owned() };
-        let mut shown = "  parameters\n".to_owned();
-        let mut add = |name: &str, value: &RawValue| {
-            let _ = writeln!(shown, "    {} = {}", plain(name), written(value.get()));
+        let empty = matches!(params.get(), "[]" | "{}").then_some(params.get());
+        let mut shown = format!("  {:<16}{}", "parameters", empty.unwrap_or_default()).trim_end().to_owned() + "\n";
+        let mut add = |name: &str, value: Option<&RawValue>| {
+            let value = value.map_or_else(|| "not given".to_owned(), |value| written(value.get()));
+            let _ = writeln!(shown, "    {} = {value}", plain(name));
         };
         if let Ok(members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(params.get()) {
-            members.iter().for_each(|(name, value)| add(name, value));
+            members.iter().for_each(|(name, value)| add(name, Some(value)));
         } else {
             let values: Vec<&RawValue> = serde_json::from_str(params.get()).unwrap_or_default();
             let names = self.text.names.as_deref().unwrap_or_default();
-            for (position, value) in values.into_iter().enumerate() {
+            for position in 0..values.len().max(names.len()) {
                 let name = names.get(position).cloned().unwrap_or_else(|| format!("({})", position + 1));
-                add(&name, value);
+                add(&name, values.get(position).copied());
             }
         }
         shown
@@ -195,7 +200,7 @@ impl Decided {
     fn to_text(&self, now_s: u64) -> String {
         let Self { approval, agent, at, reason, void, .. } = self;
         let approval = approval.as_deref().map(|name| format!(" ({})", plain(name))).unwrap_or_default();
-        let reason = reason.as_deref().map(|reason| format!(": \"{}\"", plain(reason))).unwrap_or_default();
+        let reason = reason.as_deref().map(|reason| format!(": {}", quoted(reason))).unwrap_or_default();
         let void = void.as_deref().map(|why| format!("; no longer counts: {}", plain(why))).unwrap_or_default();
         format!("{}{approval}, {}{reason}{void}", plain(agent), when::both(*at, now_s))
     }
@@ -205,6 +210,11 @@ impl Decided {
 fn plain(text: &str) -> String {
     let safe: String = term::safe_text(text).replace('\n', "\\n");
     if safe.is_ascii() { safe } else { format!("{safe} (in ASCII: {})", text.escape_unicode_letters()) }
+}
+
+/// A text of others whose end can be told.
+fn quoted(text: &str) -> String {
+    plain(&serde_json::Value::from(text).to_string())
 }
 
 /// A JSON value as it was sent, and with other letters than ASCII also as escapes.
@@ -280,6 +290,8 @@ mod tests {
             ("another order", TEXT.replace(r#"{"agent":"planner","#, r#"{"#).replace('}', r#","agent":"planner"}"#)),
             ("another service", TEXT.replace("prod/bank", "prod/vault")),
             ("another environment", TEXT.replace("prod/bank", "test/bank")),
+            ("names of an object", TEXT.replace(r#"["alice",1000001]"#, r#"{"to":"alice"}"#)),
+            ("names of nothing", TEXT.replace(r#""params":["alice",1000001],"#, "")),
             ("another method", TEXT.replace("bank/transfer", "bank/close")),
             ("another subject", TEXT.replace("carol", "dave")),
         ] {
@@ -287,6 +299,33 @@ mod tests {
             let failure = request(&text).read("prod", "bank").unwrap_err();
             assert_eq!(failure.exit(), Exit::Protocol, "{what}");
         }
+    }
+
+    #[test]
+    fn what_a_call_lacks_and_where_a_reason_ends_is_shown() {
+        let unnamed = TEXT.replace(r#""names":["to","amount"],"#, "");
+        for (text, params, line) in [
+            (TEXT, r#"["alice"]"#, "    amount = not given\n"),
+            (TEXT, "[]", "  parameters      []\n    to = not given\n    amount = not given\n"),
+            (&unnamed, "[]", "  parameters      []\n"),
+            (&unnamed, "{}", "  parameters      {}\n"),
+            (&unnamed, r#"["alice"]"#, "  parameters\n    (1) = \"alice\"\n"),
+        ] {
+            let text = text.replace(r#"["alice",1000001]"#, params);
+            let shown = request(&text).read("prod", "bank").unwrap().to_text(1_790_000_060);
+            assert!(shown.contains(line), "{params}: {shown}");
+        }
+        let mut request = request(&unnamed.replace(r#""params":["alice",1000001],"#, ""));
+        request.decisions.push(Decided {
+            approval: None,
+            agent: "tina".to_owned(),
+            decision: "deny".to_owned(),
+            at: 1_790_000_000,
+            reason: Some("no\"; no longer counts: \"x".to_owned()),
+            void: None,
+        });
+        let shown = request.read("prod", "bank").unwrap().to_text(1_790_000_060);
+        assert!(shown.contains("  no parameters\n") && shown.contains(r#": "no\"; no longer counts: \"x""#), "{shown}");
     }
 
     #[test]

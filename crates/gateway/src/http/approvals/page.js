@@ -133,8 +133,10 @@ async function readEnrolment(text, me) {
   check(Array.isArray(keys) && keys.length > 0 && keys.length <= 32, "This is not what `sealwire keys enrol` wrote.");
   check(environment === me.environment && agent === me.agent && kid === me.kid, "This enrolment is for another key or agent.");
   const pins = [];
-  for (const { service, kid: serviceKid, x } of keys) {
-    check(isName(service) && typeof serviceKid === "string" && serviceKid.startsWith(`svc:${environment}/${service}:`), "A key in it is not that of a service of this environment.");
+  for (const key of keys) {
+    const { service, kid: serviceKid, x } = key ?? {};
+    const isOurs = isName(service) && typeof serviceKid === "string" && serviceKid.startsWith(`svc:${environment}/${service}:`);
+    check(isOurs && typeof x === "string", "A key in it is not that of a service of this environment.");
     await publicKey(x);
     pins.push({ service, kid: serviceKid, x });
   }
@@ -187,6 +189,8 @@ async function verified(call, { headers, payload }, pins) {
   if (payload === "" && /^NATS\/1\.0 503[ \r]/.test(headers)) throw new Failure("The broker says that the service is not running.");
   let response;
   try {
+    // What is no character would be encoded as one that the service may have signed.
+    check(headers.isWellFormed() && payload.isWellFormed(), "it is no text");
     const [first, second, signature] = proofOf(headers);
     const header = part(first, ["alg", "kid", "typ"]);
     check(header.alg === "EdDSA" && header.typ === "nats-rpc-v1-reply+jwt", "another kind of proof");
@@ -281,6 +285,7 @@ function readText(text, audience, summary) {
   const wrong = (why) => new Failure(`The service's request is not to be trusted: ${why}. Nothing was signed; tell those who run the service.`);
   let found;
   try {
+    check(text.isWellFormed(), "");
     found = members(text);
   } catch {
     throw wrong("its text is not one");
@@ -298,6 +303,7 @@ function readText(text, audience, summary) {
       : isString(value);
     if (!isPlain) throw wrong(`\`${name}\` is of another kind or spelling`);
   }
+  if ("names" in written && !written.params?.startsWith("[")) throw wrong("its `names` are those of no positions");
   if (textOf(found) !== text) throw wrong("its text has other spellings than the one that is signed");
   const plain = (name) => (name in written ? JSON.parse(written[name]) : undefined);
   if (plain("audience") !== audience) throw wrong("it is of another service");
@@ -312,18 +318,22 @@ const textOf = (found) => `{${found.map(([name, value]) => `${JSON.stringify(nam
 /** What an approver signs: of what is shown, and of nothing that the service says it is. */
 const approvalDigest = (found) => digest(`sealwire-approval-v1\0${textOf(found)}`);
 
-/** Each parameter by its name, as it was sent. */
+/** Each parameter by its name, as it was sent; a name without a value if there is none. */
 function parameters(found) {
   const written = Object.fromEntries(found);
   if (!("params" in written)) return [];
   if (written.params.startsWith("{")) return members(written.params);
   const names = "names" in written ? JSON.parse(written.names) : [];
-  return pieces(written.params).map((value, at) => [names[at] ?? `(${at + 1})`, value]);
+  const values = pieces(written.params);
+  return Array.from({ length: Math.max(names.length, values.length) }, (_, at) => [names[at] ?? `(${at + 1})`, values[at]]);
 }
 
 // What people see. As `sealwire approvals show` does it: what nobody sees, or moves other letters, is written as an escape.
 
 const HIDDEN = /[\p{Cc}\p{Cs}\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
+
+/** Also spaces that are seen as none or as one. */
+const MARKED = new RegExp(`${HIDDEN.source}| {2,}|^ | $`, "gu");
 
 const escaped = (text) => text.replace(/[^]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const visible = (text) => text.replace(HIDDEN, escaped);
@@ -352,7 +362,7 @@ if (typeof document !== "undefined") {
   const shown = (text) => {
     const parts = [];
     let at = 0;
-    for (const found of text.matchAll(HIDDEN)) {
+    for (const found of text.matchAll(MARKED)) {
       parts.push(text.slice(at, found.index), element("mark", {}, escaped(found[0])));
       at = found.index + found[0].length;
     }
@@ -371,31 +381,50 @@ if (typeof document !== "undefined") {
   let me;
   /** Only here: browsers write `sessionStorage` to the disk, to open tabs again. */
   let token = "";
-  /** The request that is on the page: its members, its digest, and what is to be signed. */
+  /** The request that is on the page: its id, its digest, and what is to be signed. */
   let open;
 
+  const settled = (request) => new Promise((done, failed) => {
+    request.onsuccess = () => done(request.result);
+    request.onerror = () => failed(new Failure(
+      request.error?.name === "ConstraintError" ? "This browser has a key by now: reload the page."
+      : "This browser does not let the page keep its key: allow it to store data.",
+    ));
+  });
+
+  /** Does `work` in one transaction: other tabs have the same store. */
   const store = async (mode, work) => {
     const opening = indexedDB.open("sealwire-approvals", 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("approver");
-    const settled = (request) => new Promise((done, failed) => {
-      request.onsuccess = () => done(request.result);
-      request.onerror = () => failed(new Failure("This browser does not let the page keep its key: allow it to store data."));
-    });
     const database = await settled(opening);
     try {
-      return await settled(work(database.transaction("approver", mode).objectStore("approver")));
+      return await work(database.transaction("approver", mode).objectStore("approver"));
     } finally {
       database.close();
     }
   };
-  const keep = () => store("readwrite", (all) => all.put(me, "me"));
+  /** Tabs that know another key or other pins begin anew. */
+  const tabs = new BroadcastChannel("sealwire-approvals");
+  tabs.onmessage = () => location.reload();
 
   const say = (text, isBad = false) => {
     by("message").replaceChildren(shown(text));
     by("message").className = isBad ? "bad" : "";
   };
 
-  /** What is being done, one after the other: what people do waits for its turn. */
+  const fail = (error) => say(error instanceof Failure ? error.message : `This page has failed: ${error.message}`, true);
+
+  /** For what concerns the request on the page: another may be there when its turn comes. */
+  const atOnce = (work) => (event) => {
+    event.preventDefault();
+    try {
+      work();
+    } catch (error) {
+      fail(error);
+    }
+  };
+
+  /** What is being done, one after the other: what else people do waits for its turn. */
   let turn = Promise.resolve();
   let waiting = 0;
   const doing = (work) => (event) => {
@@ -406,7 +435,7 @@ if (typeof document !== "undefined") {
       try {
         await work();
       } catch (error) {
-        say(error instanceof Failure ? error.message : `This page has failed: ${error.message}`, true);
+        fail(error);
       } finally {
         waiting -= 1;
         document.body.classList.toggle("busy", waiting > 0);
@@ -416,11 +445,17 @@ if (typeof document !== "undefined") {
 
   const left = () => (token ? tokenFacts(token).end - Date.now() / 1000 : 0);
 
+  /** Takes the request from the page, with what was written about it. */
+  const close = () => {
+    open = undefined;
+    by("reason").value = "";
+    draw();
+  };
+
   const dropToken = (why) => {
     token = "";
-    open = undefined;
+    close();
     say(why, true);
-    draw();
   };
 
   /** The token, unless it has ended. */
@@ -460,8 +495,9 @@ if (typeof document !== "undefined") {
     const x = b64(new Uint8Array(await crypto.subtle.exportKey("raw", pair.publicKey)));
     const made = { environment, agent, kid: `${agent}.${name}`, x, privateKey: pair.privateKey, pins: [], gateway: gateway.origin };
     made.request = await enrolmentRequest(made, Date.now());
+    await store("readwrite", (all) => settled(all.add(made, "me")));
     me = made;
-    await keep();
+    tabs.postMessage("");
     // Browsers may otherwise clear the store when the disk is full, and the key with it.
     await navigator.storage?.persist?.();
     await drawKey();
@@ -480,10 +516,16 @@ if (typeof document !== "undefined") {
   };
 
   const pinKeys = async () => {
-    const isNew = (pin) => !read.some(({ service }) => service === pin.service);
-    me = { ...me, pins: [...me.pins.filter(isNew), ...read] };
+    const isOther = (pin) => !read.some(({ service }) => service === pin.service);
+    me = await store("readwrite", async (all) => {
+      const kept = await settled(all.get("me"));
+      check(kept?.kid === me.kid && kept.x === me.x, "This browser has another key by now: reload the page.");
+      const pinned = { ...kept, pins: [...kept.pins.filter(isOther), ...read] };
+      await settled(all.put(pinned, "me"));
+      return pinned;
+    });
     read = [];
-    await keep();
+    tabs.postMessage("");
     by("pin").hidden = true;
     by("pins").replaceChildren();
     by("enrolment").value = "";
@@ -554,10 +596,15 @@ if (typeof document !== "undefined") {
 
   // One request.
 
+  const linkOf = (service, id) => `#${service}/${id}`;
+
   const show = async (service, id) => {
     const call = await ask(me, token, service, "rpc.approval", { id });
     check(call.id === id, "The service shows another request.");
     const found = readText(call.text, `${me.environment}/${service}`, call);
+    const signs = await approvalDigest(found);
+    // People have gone elsewhere.
+    if (!token || location.hash !== linkOf(service, id)) return;
     const written = Object.fromEntries(found);
     const plain = (name) => (name in written ? JSON.parse(written[name]) : undefined);
     const rows = [
@@ -571,18 +618,18 @@ if (typeof document !== "undefined") {
     if (call.rule) rows.push(row("rule", call.rule));
     for (const need of call.needs) rows.push(row("needs", `${need.approval}: ${need.have} of ${need.count}, from ${need.roles.join(", ")}`));
     for (const { decision, agent, approval, at, reason, void: why } of call.decisions ?? []) {
-      const more = [approval ? ` (${approval})` : "", `, ${time(at)}`, reason ? `: "${reason}"` : "", why ? `; no longer counts: ${why}` : ""];
+      const more = [approval ? ` (${approval})` : "", `, ${time(at)}`, reason ? `: ${JSON.stringify(reason)}` : "", why ? `; no longer counts: ${why}` : ""];
       rows.push(row(decision === "deny" ? "denied" : "approved", agent + more.join("")));
     }
     by("facts").replaceChildren(...rows);
-    const params = parameters(found);
-    by("params").replaceChildren(...(params.length > 0 ? params.map(([name, value]) => row(name, value)) : [row("none", "no parameters")]));
-    const signs = await approvalDigest(found);
+    const params = parameters(found).map(([name, value]) => row(name, value ?? element("em", {}, "not given")));
+    by("params").replaceChildren(...(params.length > 0 ? params : [row(element("em", {}, "all"), written.params ?? element("em", {}, "not given"))]));
     by("digest").textContent = signs;
     by("approval").replaceChildren(...call.needs.map(({ approval }) => element("option", { value: approval }, visible(approval))));
     by("which").hidden = call.needs.length < 2;
     by("decide").hidden = call.state !== "pending" && call.state !== "approved";
     by("confirm").hidden = true;
+    if (open?.digest !== signs || open.id !== id) close();
     open = { service, id, digest: signs, what: `${plain("method")} of ${whose(call)}` };
     draw();
     scrollTo(0, 0);
@@ -592,58 +639,77 @@ if (typeof document !== "undefined") {
 
   /** The first of two steps. */
   const prepare = (decision) => {
+    if (!open) return;
     const reason = by("reason").value.trim();
     check(isReason(reason), "A reason has up to 300 characters on one line, and nothing hidden.");
     const approval = decision === "approve" ? by("approval").value : undefined;
     open.params = { id: open.id, digest: open.digest, decision, ...(approval && { approval }), ...(reason && { reason }) };
     const given = approval ? ` as ${approval}` : "";
-    by("what").replaceChildren(shown(`${decision === "approve" ? "Approve" : "Deny"}${given}: ${open.what}${reason ? `, because: ${reason}` : ""}`));
+    const because = reason ? `, because: ${JSON.stringify(reason)}` : "";
+    by("what").replaceChildren(
+      shown(`${decision === "approve" ? "Approve" : "Deny"}${given}: ${open.what}${because}`), " ", element("code", {}, open.digest),
+    );
     by("sign").textContent = decision === "approve" ? "Sign the approval" : "Sign the denial";
     by("confirm").hidden = false;
     by("decide").hidden = true;
   };
 
-  const decide = async () => {
-    if (!live() || !open?.params) return;
-    const { service, id, params } = open;
-    open.params = undefined;
+  const back = () => {
+    if (open) open.params = undefined;
     by("confirm").hidden = true;
-    by("reason").value = "";
     by("decide").hidden = false;
-    const summary = await ask(me, token, service, "rpc.approve", params);
-    await show(service, id);
-    say(`${summary.id} is ${summary.state}. ${needs(summary)}`);
+  };
+
+  /** Signs what the first step has put on the page, wherever people go from there. */
+  const decide = () => {
+    if (!open?.params) return;
+    const { service, id, params } = open;
+    back();
+    by("reason").value = "";
+    doing(async () => {
+      if (!live()) return;
+      const summary = await ask(me, token, service, "rpc.approve", params);
+      say(`${summary.id} is ${summary.state}. ${needs(summary)}`);
+      if (open?.id === id && token) await show(service, id);
+    })();
   };
 
   const navigate = async () => {
     if (!token || !live()) return;
-    open = undefined;
     const [, service, id] = /^#([A-Za-z0-9_-]{1,64})\/([^/]+)$/.exec(location.hash) ?? [];
-    draw();
     if (service === undefined) return refresh();
     check(ID.test(id) && me.pins.some((pin) => pin.service === service), "This link is not one to a call of a service whose key is pinned.");
     return show(service, id);
   };
 
+  const DELETED = "#deleted";
+
   const forget = async () => {
     check(by("forget-name").value.trim() === me.agent, "Type the agent's name to delete its key.");
-    await store("readwrite", (all) => all.delete("me"));
-    [me, token, open] = [undefined, "", undefined];
-    draw();
-    say("The key is deleted. Ask the operator to revoke it.");
+    await store("readwrite", (all) => settled(all.delete("me")));
+    tabs.postMessage("");
+    // Nothing of what this tab knows is left.
+    history.replaceState(null, "", DELETED);
+    location.reload();
   };
 
   const REFRESHED_EVERY = 15000;
 
   const start = async () => {
-    for (const [id, work] of [["make", makeKey], ["read", readPins], ["pin", pinKeys], ["sign-in-button", signIn], ["sign", decide], ["forget-button", forget]]) {
+    check(globalThis.top === globalThis.self, "This page does not work inside another one.");
+    for (const [id, work] of [["make", makeKey], ["read", readPins], ["pin", pinKeys], ["sign-in-button", signIn], ["forget-button", forget]]) {
       by(id).addEventListener("click", doing(work));
     }
-    by("approve").addEventListener("click", doing(() => prepare("approve")));
-    by("deny").addEventListener("click", doing(() => prepare("deny")));
-    by("back").addEventListener("click", doing(() => { by("confirm").hidden = true; by("decide").hidden = false; open.params = undefined; }));
-    by("sign-out").addEventListener("click", doing(() => dropToken("The access token is forgotten.")));
-    addEventListener("hashchange", doing(async () => { say(""); await navigate(); }));
+    const now = [
+      ["approve", () => prepare("approve")], ["deny", () => prepare("deny")], ["back", back], ["sign", decide],
+      ["sign-out", () => dropToken("The access token is forgotten.")],
+    ];
+    for (const [id, work] of now) by(id).addEventListener("click", atOnce(work));
+    addEventListener("hashchange", () => {
+      say("");
+      close();
+      doing(navigate)();
+    });
     by("gateway").value = location.origin;
     setInterval(() => {
       if (!live() || document.hidden) return;
@@ -651,7 +717,8 @@ if (typeof document !== "undefined") {
       if (!open && waiting === 0) doing(refresh)();
     }, REFRESHED_EVERY);
     check(globalThis.isSecureContext, "This page works over https only.");
-    me = await store("readonly", (all) => all.get("me"));
+    me = await store("readonly", (all) => settled(all.get("me")));
+    if (!me && location.hash === DELETED) say("The key is deleted. Ask the operator to revoke it.");
     try {
       await crypto.subtle.generateKey("Ed25519", false, ["sign"]);
     } catch {

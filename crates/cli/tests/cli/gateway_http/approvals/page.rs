@@ -98,10 +98,14 @@ impl Between {
     }
 }
 
-/// The page's files, as any web server hands them out.
+/// The page's files, as any web server hands them out, and another page that has the page in it.
 async fn static_host() -> (String, JoinSet<()>) {
     serve(|asked: String| async move {
         let path = asked.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
+        if path == "frame.html" {
+            let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n";
+            return [&head[..], b"<iframe src='/'></iframe>"].concat();
+        }
         let name = if path.is_empty() { "index.html" } else { &path };
         let Some((_, file)) = APPROVALS_PAGE.iter().find(|(known, _)| *known == name) else {
             return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec();
@@ -133,7 +137,7 @@ impl Hands {
     }
 
     async fn says(&mut self, text: &str) {
-        self.0.sees(&format!("document.getElementById('message').textContent.includes({})", json!(text))).await;
+        self.0.sees(&format!("document.getElementById('message')?.textContent.includes({})", json!(text))).await;
     }
 
     async fn text(&mut self, id: &str) -> String {
@@ -153,6 +157,22 @@ impl Hands {
         self.0
             .sees(&format!("{is_there} && document.querySelector('#list a') && !document.querySelector('#list .bad')"))
             .await;
+    }
+
+    /// Keeps back what the page sends, until it is let go.
+    async fn holds(&mut self) {
+        let hold = "{ const { fetch } = globalThis; const held = new Promise((go) => { globalThis.letGo = () => { globalThis.fetch = fetch; go(); }; }); \
+                    globalThis.fetch = async (...all) => { await held; return fetch(...all); }; true }";
+        self.0.evaluate(hold).await;
+    }
+
+    async fn lets_go(&mut self) {
+        self.0.evaluate("letGo(); true").await;
+    }
+
+    /// Waits until nothing is under way.
+    async fn is_idle(&mut self) {
+        self.0.sees("!document.body.classList.contains('busy')").await;
     }
 
     async fn sees_call(&mut self) {
@@ -209,6 +229,13 @@ async fn an_approver_enrols_a_browser_looks_at_a_call_and_approves_it_and_a_gate
     );
     assert_eq!(page.0.evaluate(&check).await, json!([]));
 
+    // Spaces that are seen as none or as one.
+    assert_eq!(page.0.evaluate("visible('a  b')").await, "a  b");
+    assert_eq!(
+        page.0.evaluate("'  a  b c '.replace(MARKED, escaped)").await,
+        "\\u0020\\u0020a\\u0020\\u0020b c\\u0020"
+    );
+
     // A key that stays in the browser, enrolled by its request.
     for (id, text) in [("environment", "dev"), ("agent", "tina"), ("gateway", url.as_str())] {
         page.fill(id, text).await;
@@ -231,8 +258,34 @@ async fn an_approver_enrols_a_browser_looks_at_a_call_and_approves_it_and_a_gate
     page.says("Compare these").await;
     let service = desk.stage.shell.read_json("tools.service-key.json");
     assert!(page.text("pins").await.contains(service["x"].as_str().unwrap()));
+    // Another tab has another key by now, or other pins, which this one must not undo.
+    let kept = |change: &str| {
+        format!(
+            "new Promise(done => {{ const all = indexedDB.open('sealwire-approvals'); all.onsuccess = () => {{ \
+             const approver = all.result.transaction('approver', 'readwrite').objectStore('approver'); const get = approver.get('me'); \
+             get.onsuccess = () => {{ const me = get.result; {change}; \
+             approver.put(me, 'me').onsuccess = () => {{ all.result.close(); done(true) }} }} }} }})"
+        )
+    };
+    page.0.evaluate(&kept("me.x = me.x.split('').reverse().join('')")).await;
+    page.click("pin").await;
+    page.says("another key by now").await;
+    let other = "me.pins = [{ service: 'vault', kid: 'svc:dev/vault:1', x: me.x }]";
+    page.0.evaluate(&kept(&format!("me.x = me.x.split('').reverse().join(''); {other}"))).await;
     page.click("pin").await;
     page.says("Pinned").await;
+    assert!(page.text("own").await.contains("svc:dev/vault:1"));
+    page.0.evaluate(&kept("me.pins.shift()")).await;
+    page.click("make").await;
+    page.says("has a key by now").await;
+    page.0
+        .evaluate(
+            "new BroadcastChannel('sealwire-approvals').postMessage(''); document.body.dataset.state = 'old'; true",
+        )
+        .await;
+    page.0.sees("document.body?.dataset.state === 'ready'").await;
+    let own = page.text("own").await;
+    assert!(own.contains("svc:dev/tools:") && !own.contains("svc:dev/vault:1"), "{own}");
 
     // A token that has ended, then one that is bound to the key. The link is what a chat would show.
     let bound = |age_s: u64| {
@@ -330,13 +383,67 @@ async fn an_approver_enrols_a_browser_looks_at_a_call_and_approves_it_and_a_gate
     page.fill("reason", "looks right").await;
     page.click("approve").await;
     page.0.sees("!document.getElementById('confirm').hidden").await;
-    assert_eq!(page.text("what").await, "Approve as treasurer: log/append of planner, because: looks right");
+    assert_eq!(
+        page.text("what").await,
+        format!("Approve as treasurer: log/append of planner, because: \"looks right\" {}", page.text("digest").await)
+    );
     assert_eq!(desk.waits(&msg).await, id, "nothing was signed by the first step");
     page.click("sign").await;
     page.says("is approved").await;
-    assert!(page.text("facts").await.contains("tina (treasurer)"));
+    page.0.sees("document.getElementById('facts').textContent.includes('tina (treasurer)')").await;
+    assert!(page.text("facts").await.contains(": \"looks right\""));
     assert_eq!(desk.ends(&msg).await, Ok(json!({ "lines": 1 })));
     assert_eq!(desk.ends(&msg).await, Err(Some(-32017)));
+
+    // A click is for the request that is on the page, whatever is under way: what was written for one is not signed for another.
+    let (first, second) = (desk.waits("first").await, desk.waits("second").await);
+    page.follow(&first).await;
+    page.0.sees("document.getElementById('params').textContent.includes('first')").await;
+    page.sees_call().await;
+    page.fill("reason", "the first").await;
+    page.click("approve").await;
+    page.holds().await;
+    page.follow(&second).await;
+    page.0.sees("document.getElementById('call').hidden").await;
+    for id in ["sign", "approve", "sign"] {
+        page.click(id).await;
+    }
+    page.lets_go().await;
+    page.0.sees("document.getElementById('params').textContent.includes('second')").await;
+    page.sees_call().await;
+    page.is_idle().await;
+    page.0.sees("document.getElementById('reason').value === '' && document.getElementById('confirm').hidden").await;
+    page.click("sign").await;
+    page.is_idle().await;
+    assert_eq!(
+        (desk.waits("first").await, desk.waits("second").await),
+        (first.clone(), second.clone()),
+        "nothing signed"
+    );
+    page.follow(&first).await;
+    page.0.sees("document.getElementById('params').textContent.includes('first')").await;
+    page.sees_call().await;
+    page.click("approve").await;
+    page.holds().await;
+    page.click("sign").await;
+    page.follow(&second).await;
+    page.0.sees("document.getElementById('call').hidden").await;
+    page.lets_go().await;
+    page.says(&format!("{first} is approved")).await;
+    page.0.sees("document.getElementById('params').textContent.includes('second')").await;
+    assert_eq!(desk.ends("first").await, Ok(json!({ "lines": 2 })));
+    assert_eq!(desk.waits("second").await, second);
+
+    // A token is forgotten at once, and what is under way shows nothing any more.
+    page.is_idle().await;
+    page.holds().await;
+    page.follow(&first).await;
+    page.0.sees("document.body.classList.contains('busy')").await;
+    let forgotten = "document.getElementById('sign-out').click(); !document.getElementById('sign-in').hidden";
+    assert_eq!(page.0.evaluate(forgotten).await, true);
+    page.lets_go().await;
+    page.is_idle().await;
+    page.0.sees("document.getElementById('call').hidden && document.getElementById('calls').hidden").await;
 
     // The key is there after the page was left, served by the same host; the token is not.
     let denied = desk.waits("denied").await;
@@ -357,6 +464,21 @@ async fn an_approver_enrols_a_browser_looks_at_a_call_and_approves_it_and_a_gate
     page.follow("").await;
     page.says("has ended").await;
     page.0.sees("!document.getElementById('sign-in').hidden && document.getElementById('calls').hidden").await;
+
+    // Not in another page. A key that is deleted leaves nothing behind.
+    page.0.tell(json!({ "do": "open", "path": "/frame.html" })).await;
+    page.0
+        .sees("document.querySelector('iframe')?.contentDocument?.getElementById('message')?.textContent.includes('inside another one')")
+        .await;
+    page.0.tell(json!({ "do": "open" })).await;
+    page.0.sees("document.body?.dataset.state === 'ready'").await;
+    page.fill("forget-name", "hugo").await;
+    page.click("forget-button").await;
+    page.says("Type the agent's name").await;
+    page.fill("forget-name", "tina").await;
+    page.click("forget-button").await;
+    page.says("The key is deleted").await;
+    page.0.sees("document.body?.dataset.state === 'ready' && !document.getElementById('key').hidden && document.getElementById('request').value === ''").await;
 
     // The gateway serves the page as well, and another web server's key is not there.
     page.0.tell(json!({ "do": "open", "url": url, "path": "/approvals" })).await;

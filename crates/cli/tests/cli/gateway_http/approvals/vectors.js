@@ -91,6 +91,11 @@ async (vectors) => {
     ["another call's", payload.replace(call.id, "x")], ["result and error", payload.replace('"result"', '"error":{},"result"')],
     ["neither", '{"jsonrpc":"2.0","id":null}'], ["no JSON", "{"], ["another version", payload.replace("2.0", "1.0")],
   ]) await refused(`a response, ${what}`, async () => verified(call, await answer(header, { ...claims, dig: await digest(text) }, text), pins));
+  const marked = payload.replace("[]", '["\ufffd"]');
+  const ofMarked = await answer(header, { ...claims, dig: await digest(marked) }, marked);
+  equal("the character of replacements", await verified(call, ofMarked, pins), { approvals: ["\ufffd"] });
+  await refused("half a character in its place", () => verified(call, { ...ofMarked, payload: marked.replace("\ufffd", "\ud800") }, pins));
+  await refused("half a character in a header", () => verified(call, { ...ofMarked, headers: ofMarked.headers.replace("\r\n\r\n", "\r\nx: \ud800\r\n\r\n") }, pins));
   for (const [what, headers, text] of [
     ["a hint", "", '{"jsonrpc":"2.0","error":{"code":-32010,"message":"unauthenticated"},"id":null}'], ["nobody there", "NATS/1.0 503\r\n\r\n", ""],
     ["an unsigned result", "", payload], ["nothing", "", ""],
@@ -98,6 +103,15 @@ async (vectors) => {
   for (const text of ["AB", "AA=", "A", "A+", "A A", ""]) await refused(`base64url ${text}`, async () => unb64(text));
   for (const x of ["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "JuiVj8KyJ7BFw_SJ8u-Y8NXfrAXTxjM5sTgCiG1T_AU", "7P_______________________________________38"]) {
     await refused(`the key ${x}`, () => publicKey(x));
+  }
+
+  // Enrolments.
+  const [{ kid: serviceKid, x: serviceX }] = pins;
+  const enrolled = (keys) => JSON.stringify({ environment: me.environment, agent: me.agent, kid: me.kid, service_keys: keys });
+  const pinned = { service: serviceKid.split(/[/:]/)[2], kid: serviceKid, x: serviceX };
+  equal("an enrolment", await readEnrolment(enrolled([pinned]), me), [pinned]);
+  for (const keys of [null, [], [null], [5], [{ ...pinned, x: 5 }], [{ ...pinned, kid: 5 }], [{ ...pinned, service: "*" }], Array(33).fill(pinned)]) {
+    await refused(`an enrolment with ${JSON.stringify(keys).slice(0, 80)}`, () => readEnrolment(enrolled(keys), me));
   }
 
   // Approvals: the text and the digest of crates/cli/src/call/approvals/request.rs.
@@ -109,10 +123,13 @@ async (vectors) => {
   equal("the digest", await approvalDigest(read(text)), "mGWQLELV8A7e28PlkJfBz9e5XDH03RKo3DvAG6GyWpg");
   equal("positions", parameters(read(text)), [["to", '"alice"'], ["amount", "1000001"]]);
   const written = '{"a":1.00,"b":12345678901234567890,"c":{"d":[" , ]}"]},"e":"\\u0061\\"\\\\","a":1e400}';
-  equal("as written", parameters(read(text.replace('["alice",1000001]', written))), [
+  const unnamed = text.replace('"names":["to","amount"],', "");
+  equal("without names", parameters(read(unnamed)), [["(1)", '"alice"'], ["(2)", "1000001"]]);
+  equal("as written", parameters(read(unnamed.replace('["alice",1000001]', written))), [
     ["a", "1.00"], ["b", "12345678901234567890"], ["c", '{"d":[" , ]}"]}'], ["e", '"\\u0061\\"\\\\"'], ["a", "1e400"],
   ]);
-  equal("no parameters", parameters(read(text.replace(/"params":.*\],"s/, '"params":[],"s'))), []);
+  equal("a name without a value", parameters(read(text.replace('["alice",1000001]', '["alice"]'))), [["to", '"alice"'], ["amount", null]]);
+  equal("no parameters", parameters(read(unnamed.replace('["alice",1000001]', "[]"))), []);
   for (const [what, changed] of [
     ["white space", text.replace('"agent":', '"agent": ')],
     ["a further member", text.replace('"subject"', '"note":1,"subject"')],
@@ -126,6 +143,9 @@ async (vectors) => {
     ["another subject", text.replace("carol", "dave")],
     ["a time of another form", text.replace("1790000000", "1.79e9")],
     ["parameters that are none", text.replace('["alice",1000001]', "7")],
+    ["names of an object", text.replace('["alice",1000001]', '{"to":"alice"}')],
+    ["names of nothing", text.replace('"params":["alice",1000001],', "")],
+    ["half a character", text.replace("alice", "\ud800")],
     ["names that are none", text.replace('"amount"', "7")],
     ["no object", "[1]"],
     ["no JSON", text.slice(0, -1)],
