@@ -132,14 +132,14 @@ async fn unchanged_clients_of_a2a_wait_for_people_at_replicas_of_which_one_is_st
     }
     assert_eq!(stage.done.paid.load(Ordering::SeqCst), 2, "each once");
 
-    let refused = client(python, "poll", "site/pay", &json!({ "amount": 90 }), &at);
+    let refused = client(python, "poll", "site/pay", &json!({ "amount": 9_090_909 }), &at);
     let id = pending(&treasurer, 1).await.remove(0);
     decide(&treasurer, &id, "deny").await;
     let refused = refused.await.unwrap();
     assert_eq!(last(&refused)[0], "TASK_STATE_REJECTED", "{refused}");
     let seen = refused["seen"].to_string();
     assert!(
-        seen.contains(&id) && seen.contains("treasurer (0 of 1 so far, by treasurer)") && !seen.contains("90"),
+        seen.contains(&id) && seen.contains("treasurer (0 of 1 so far, by treasurer)") && !seen.contains("9090909"),
         "{seen}"
     );
     assert_eq!(stage.done.paid.load(Ordering::SeqCst), 2);
@@ -248,10 +248,10 @@ async fn a_message_that_waits_for_people_runs_once_however_often_and_wherever_it
     let gateways = stage.two().await;
     let [one, other] = &gateways;
     let treasurer = stage.treasurer().await;
-    let (id, begun) = begin(one, "site/pay", json!({ "amount": 71 })).await;
+    let (id, begun) = begin(one, "site/pay", json!({ "amount": 7_171_717 })).await;
     let request = pending(&treasurer, 1).await.remove(0);
     let told = words(&begun["status"]);
-    assert!(told.contains(&request) && told.contains("has not run") && !told.contains("71"), "{told}");
+    assert!(told.contains(&request) && told.contains("has not run") && !told.contains("7171717"), "{told}");
     // Asked for again and again, and by those who follow it, it is one request.
     let mut followed = stream(other, "", "SubscribeToTask", &id).await;
     assert_eq!(words(&event(&mut followed).await["task"]["status"]), told);
@@ -268,7 +268,7 @@ async fn a_message_that_waits_for_people_runs_once_however_often_and_wherever_it
     assert_eq!(stage.done.paid.load(Ordering::SeqCst), 0, "nothing runs for a client that does not ask");
     futures_util::future::join_all((0..8).map(|number| get(&gateways[number % 2], &id))).await;
     let ended = until(&gateways, &id, has_ended).await;
-    assert_eq!(ended["artifacts"][0]["parts"], data(json!({ "paid": 71 })), "{ended}");
+    assert_eq!(ended["artifacts"][0]["parts"], data(json!({ "paid": 7_171_717 })), "{ended}");
     for gateway in &gateways {
         assert_eq!(get(gateway, &id).await, ended);
     }

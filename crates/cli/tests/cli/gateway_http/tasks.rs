@@ -297,14 +297,14 @@ async fn unchanged_clients_wait_for_people_through_tasks_at_replicas_of_which_on
     }
     assert_eq!(stage.done.paid.load(Ordering::SeqCst), 2, "each once");
 
-    let refused = client(python, "mcp", "site_pay", &json!({ "amount": 90 }), &at);
+    let refused = client(python, "mcp", "site_pay", &json!({ "amount": 9_090_909 }), &at);
     let id = pending(&treasurer, 1).await.remove(0);
     decide(&treasurer, &id, "deny").await;
     let refused = refused.await.unwrap();
     assert_eq!(refused["result"][0], true, "{refused}");
     let seen = refused["seen"].to_string();
     assert!(
-        seen.contains(&id) && seen.contains("treasurer (0 of 1 so far, by treasurer)") && !seen.contains("90"),
+        seen.contains(&id) && seen.contains("treasurer (0 of 1 so far, by treasurer)") && !seen.contains("9090909"),
         "{seen}"
     );
     assert_eq!(stage.done.paid.load(Ordering::SeqCst), 2);
@@ -449,10 +449,10 @@ async fn a_call_that_waits_for_people_runs_once_however_often_and_wherever_it_is
     for speaks in [Speaks::New, Speaks::Old(&session)] {
         let is_new = matches!(speaks, Speaks::New);
         let paid = stage.done.paid.load(Ordering::SeqCst);
-        let (id, begun) = begin(&gateways[0], speaks, "site_pay", json!({ "amount": 71 })).await;
+        let (id, begun) = begin(&gateways[0], speaks, "site_pay", json!({ "amount": 7_171_717 })).await;
         let request = pending(&treasurer, 1).await.remove(0);
         let told = begun["statusMessage"].as_str().unwrap();
-        assert!(told.contains(&request) && told.contains("has not run") && !told.contains("71"), "{told}");
+        assert!(told.contains(&request) && told.contains("has not run") && !told.contains("7171717"), "{told}");
         // Asked for again and again, it is one request.
         for gateway in gateways.iter().cycle().take(6) {
             assert_eq!(get(gateway, speaks, &id).await["status"], "working");
