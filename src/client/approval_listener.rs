@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::Client;
 use super::error::ClientError;
-use crate::nats::{BusError, Connection, Event, Handler, LoginTokens, Message, OpenError, Options, Subject};
+use crate::nats::{BusError, Connection, Event, Handler, LoginTokens, Message, OpenError, Options, Session, Subject};
 use crate::wire::{ApprovalNews, Endpoint, HeaderBlock, ServicePublicKey};
 
 /// Listens to a service, until it is dropped.
@@ -76,7 +76,7 @@ impl ApprovalListener {
 }
 
 impl Handler for Ears {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         let Message { subject, headers, payload, .. } = message;
         let news = ApprovalNews { audience: self.endpoint.audience(), subject: &subject, payload: &payload };
         // Anybody else who may publish there costs us one question to the service, at most: what is forged, none.

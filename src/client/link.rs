@@ -211,7 +211,7 @@ impl Link {
 }
 
 impl Handler for ConnectionEvents {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         if let Some(token) = message.subject.strip_prefix(&self.inbox) {
             self.pending.arrived(token, &message);
         }

@@ -4,6 +4,7 @@
 mod check;
 pub(super) mod context;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -183,6 +184,17 @@ impl BusConfig {
         Ok(Target { addresses, login: bus.login()?, follow: bus.may_follow() })
     }
 
+    /// The same brokers in an order drawn once, for several connections that are to prefer the same one.
+    pub(crate) fn in_one_order(&self) -> Self {
+        // What is wrong with a context is told by whoever connects.
+        let mut bus = self.resolved().map_or_else(|_| self.clone(), Cow::into_owned);
+        if !bus.no_randomize {
+            servers::shuffle(&mut bus.urls);
+            bus.no_randomize = true;
+        }
+        bus
+    }
+
     /// When the JWT in `creds_file` ends. Blocks.
     pub(crate) fn login_end(&self) -> Option<LoginEnd> {
         let bus = self.resolved().ok()?;
@@ -265,6 +277,19 @@ impl fmt::Debug for BusConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_of_one_order_try_the_same_brokers() {
+        let urls: Vec<String> = (0..8).map(|broker| format!("nats://broker-{broker}")).collect();
+        let bus = BusConfig { urls: urls.clone(), ..BusConfig::default() };
+        let tried = |bus: &BusConfig| bus.target().ok().map(|target| target.addresses);
+        let drawn = bus.in_one_order();
+        assert_eq!(tried(&drawn), tried(&drawn));
+        // Any two of 40,320 orders.
+        assert!((0..3).any(|_| bus.in_one_order().urls != urls));
+        let fixed = BusConfig { no_randomize: true, ..bus };
+        assert_eq!(fixed.in_one_order().urls, urls);
+    }
 
     #[test]
     fn secrets_do_not_show() {

@@ -14,10 +14,10 @@ use super::config::{BusConfig, Target};
 use super::creds::Life;
 use super::dial::{DialError, dial};
 use super::error::BusError;
-use super::event::{Event, Handler};
+use super::event::Event;
 use super::login::{Login, LoginTokens};
 use super::servers::{Address, Servers, pause};
-use super::session::{Session, Subject};
+use super::session::{Handler, Session, Subject};
 use crate::clock::{Clock as _, SystemClock};
 
 /// The options of a connection.

@@ -1,17 +1,7 @@
-//! What a connection reports: messages, and changes of its state.
+//! What a connection reports besides messages.
 //! Never decides anything by a broker's error text, except for the two permission violations that it reports.
 
-use super::protocol::Message;
 use crate::name::shown;
-
-/// Receives what a connection reports. Both methods are called on the connection's task: they must not wait.
-pub trait Handler: Send + Sync + 'static {
-    /// A message on one of the subscriptions, in the broker's order.
-    fn message(&self, message: Message);
-
-    /// Something happened to the connection.
-    fn event(&self, event: Event);
-}
 
 /// A change of a connection's state.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -111,7 +111,7 @@ impl Servers {
 }
 
 /// Puts addresses into an order drawn by lot, so that many programs with the same list do not all go to its first broker.
-pub(super) fn shuffle(addresses: &mut [Address]) {
+pub(super) fn shuffle<T>(addresses: &mut [T]) {
     for last in (1..addresses.len()).rev() {
         addresses.swap(last, usize::from(random()) % (last + 1));
     }

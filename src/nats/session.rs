@@ -13,9 +13,18 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::creds::Life;
 use super::dial::{Dialed, Stream};
-use super::event::{Event, Handler};
+use super::event::Event;
 use super::outbound::{Outbound, PublishError};
 use super::protocol::{Info, Message, Op, Parser};
+
+/// Receives what a connection reports. Both methods are called on the connection's task: they must not wait.
+pub trait Handler: Send + Sync + 'static {
+    /// A message on one of the subscriptions, in the broker's order, and the session that it arrived by.
+    fn message(&self, message: Message, session: &Arc<Session>);
+
+    /// Something happened to the connection.
+    fn event(&self, event: Event);
+}
 
 /// What to subscribe to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,7 +165,7 @@ impl Session {
     }
 
     /// The broker's id, new after each of its starts.
-    pub(super) fn server_id(&self) -> &str {
+    pub(crate) fn server_id(&self) -> &str {
         &self.server_id
     }
 
@@ -268,7 +277,7 @@ impl Session {
     }
 
     async fn read(
-        &self,
+        self: &Arc<Self>,
         mut read: ReadHalf<Box<dyn Stream>>,
         mut buffer: BytesMut,
         mut parser: Parser,
@@ -315,7 +324,7 @@ impl Session {
     }
 
     /// Executes an operation; an error ends the connection.
-    fn take(&self, op: Op, handler: &dyn Handler, said: &mut Option<String>) -> Result<(), String> {
+    fn take(self: &Arc<Self>, op: Op, handler: &dyn Handler, said: &mut Option<String>) -> Result<(), String> {
         match op {
             Op::Message(message) => self.arrived(message, handler),
             Op::Ping => {
@@ -358,12 +367,12 @@ impl Session {
         Ok(())
     }
 
-    fn arrived(&self, message: Message, handler: &dyn Handler) {
+    fn arrived(self: &Arc<Self>, message: Message, handler: &dyn Handler) {
         let number = usize::try_from(message.sid).ok().and_then(|sid| sid.checked_sub(1));
         // If we have no such subscription, the broker is wrong, which is no reason to lose the others.
         let Some(subscribed) = number.and_then(|number| self.subscriptions.get(number)) else { return };
         subscribed.seen.fetch_add(1, Ordering::Relaxed);
-        handler.message(message);
+        handler.message(message, self);
         self.arrived.notify_one();
     }
 
@@ -497,7 +506,7 @@ mod tests {
     }
 
     impl Handler for Counting {
-        fn message(&self, _: Message) {
+        fn message(&self, _: Message, _: &Arc<Session>) {
             if self.seen.fetch_add(1, Ordering::Relaxed) == 0 {
                 self.first.notify_one();
             }

@@ -134,7 +134,7 @@ impl Listener {
 }
 
 impl Handler for Listener {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         self.mailbox.offer(message);
     }
 

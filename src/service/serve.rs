@@ -122,7 +122,7 @@ impl Service {
         self.0.spans.name(&instance);
         let shared = Arc::new(Shared {
             service: self.clone(),
-            bus: bus.clone(),
+            bus: bus.in_one_order(),
             replica: Name::new(&instance).map_err(|error| ServeError::Instance(error.to_string()))?,
             instance,
             options,

@@ -25,3 +25,4 @@ mod streams;
 mod tasks;
 #[cfg(all(feature = "metrics", feature = "otel"))]
 mod traces;
+mod two_brokers;

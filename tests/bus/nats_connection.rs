@@ -23,7 +23,7 @@ struct Heard {
 }
 
 impl Handler for Heard {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         if !self.slow.is_zero() {
             std::thread::sleep(self.slow);
         }

@@ -316,7 +316,7 @@ impl Responder {
 }
 
 impl Handler for Inbox {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         self.0.push(Instant::now(), message);
     }
 

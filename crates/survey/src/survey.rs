@@ -96,7 +96,7 @@ struct Answers {
 }
 
 impl Handler for Answers {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         self.mailbox.offer(message);
     }
 

@@ -3,14 +3,15 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sealwire::BusConfig;
-use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::slow::carry;
 use crate::{NatsServer, SOON, free_port, within};
 use sealwire_nats_server::ServerOptions;
 
@@ -79,6 +80,13 @@ impl Cluster {
         }
     }
 
+    /// From now on, what these two nodes say to each other takes this long.
+    pub fn slow_down(&self, one: usize, other: usize, delay: Duration) {
+        let between = |link: &&Link| (link.from, link.to) == (one, other) || (link.from, link.to) == (other, one);
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap();
+        self.links.iter().filter(between).for_each(|link| link.delay_ms.store(delay_ms, Ordering::Relaxed));
+    }
+
     /// The node that leads this stream; `None` while there is none.
     pub async fn leader_of(&self, stream: &str, ask: usize) -> Option<usize> {
         let client = self.nodes[ask].client().await;
@@ -112,6 +120,7 @@ pub struct Link {
     to: usize,
     port: u16,
     cut: watch::Sender<bool>,
+    delay_ms: Arc<AtomicU64>,
     task: JoinHandle<()>,
 }
 
@@ -125,18 +134,25 @@ impl Link {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (cut, is_cut) = watch::channel(false);
+        let delay_ms = Arc::<AtomicU64>::default();
+        let delay = Arc::clone(&delay_ms);
         let task = tokio::spawn(async move {
             let is_cut = Arc::new(is_cut);
-            while let Ok((mut near, _)) = listener.accept().await {
-                let mut is_cut = (*is_cut).clone();
+            while let Ok((near, _)) = listener.accept().await {
+                let (mut is_cut, delay_ms) = ((*is_cut).clone(), Arc::clone(&delay));
                 tokio::spawn(async move {
                     let carried = async {
-                        let Ok(mut far) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else { return };
+                        let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else { return };
                         // Both ends write small messages and wait for the answer; a link must not hold them back.
                         if near.set_nodelay(true).and_then(|()| far.set_nodelay(true)).is_err() {
                             return;
                         }
-                        let _ = copy_bidirectional(&mut near, &mut far).await;
+                        let (near_in, near_out) = near.into_split();
+                        let (far_in, far_out) = far.into_split();
+                        tokio::select! {
+                            () = carry(near_in, far_out, Arc::clone(&delay_ms)) => {}
+                            () = carry(far_in, near_out, delay_ms) => {}
+                        }
                     };
                     tokio::select! {
                         () = carried => {}
@@ -145,7 +161,7 @@ impl Link {
                 });
             }
         });
-        Self { from, to, port, cut, task }
+        Self { from, to, port, cut, delay_ms, task }
     }
 }
 

@@ -49,10 +49,15 @@ impl Drop for SlowLine {
     }
 }
 
-async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, delay_ms: Arc<AtomicU64>) {
+/// Carries bytes until either end closes.
+pub(crate) async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, delay_ms: Arc<AtomicU64>) {
     let mut piece = [0; 4096];
     while let Ok(read @ 1..) = from.read(&mut piece).await {
-        tokio::time::sleep(Duration::from_millis(delay_ms.load(Ordering::Relaxed))).await;
+        // Even a sleep of no time takes a tick of the timer.
+        let delay = delay_ms.load(Ordering::Relaxed);
+        if delay > 0 {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+        }
         if to.write_all(&piece[..read]).await.is_err() {
             return;
         }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::report::FollowerId;
 use super::signed::MAX_LIST_BYTES;
 use crate::name::Name;
-use crate::nats::{BusConfig, Connection, Event, Handler, Message, OpenError, Options, PublishError, Subject};
+use crate::nats::{BusConfig, Connection, Event, Handler, Message, OpenError, Options, PublishError, Session, Subject};
 use crate::wire::{Endpoint, Nonce};
 
 /// The names of one bucket, of one environment.
@@ -273,7 +273,7 @@ const ASKED: usize = 16;
 struct Incoming(mpsc::Sender<Message>);
 
 impl Handler for Incoming {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         // What does not fit is asked for again.
         drop(self.0.try_send(message));
     }

@@ -12,13 +12,12 @@ use super::agreement::Agreement;
 use super::control_handler::{ControlHandler, Sessions};
 use super::discovery;
 use super::error::ServeError;
-use super::outlet::BusOutlet;
+use super::outlet::{BusOutlet, publisher};
 use super::questions::Questions;
 use super::shared::{EndedWithUs, Link, Shared};
-use crate::log_limiter::LogLimiter;
-use crate::nats::{Connection, Handler, OpenError, Options, PublishError, Subject};
+use crate::nats::{Connection, Handler, OpenError, Options, PublishError, Session, Subject};
 use crate::service::replicas::{MAX_ANSWER, Mailbox};
-use crate::service::{Outlet, Service, metadata};
+use crate::service::{Service, metadata};
 use crate::wire::{Sealed, SendFailed};
 
 /// The control connection, and the task that answers the questions on it.
@@ -87,9 +86,8 @@ impl Control {
     }
 
     /// Where frames are published.
-    pub(super) fn outlet(&self) -> Arc<dyn Outlet> {
-        let replica = self.handler.shared.replica.clone();
-        Arc::new(BusOutlet { replica, sessions: self.connection.sessions(), lines: LogLimiter::default() })
+    pub(super) fn outlet(&self) -> BusOutlet {
+        BusOutlet::new(self.handler.shared.replica.clone(), self.connection.sessions())
     }
 
     /// Who else serves this audience, and whether we may.
@@ -113,10 +111,10 @@ impl Control {
 }
 
 impl Answers {
-    /// Publishes an answer, through the next connection if this one has just ended.
-    pub(super) async fn send(&self, sealed: Sealed) {
+    /// Publishes the answer to a message that arrived by this session, through the next connection if this one has just ended.
+    pub(super) async fn send(&self, sealed: Sealed, arrival: &Arc<Session>) {
         // There is nearly always a connection, and it takes the answer at once.
-        let session = self.sessions.borrow().clone();
+        let session = publisher(&self.sessions, arrival);
         let left = match session {
             Some(session) => sealed.send_now(&session),
             None => Some(sealed),

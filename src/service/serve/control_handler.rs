@@ -26,7 +26,7 @@ pub(super) struct ControlHandler {
 
 /// Nothing in here waits: it runs in the connection's own task.
 impl Handler for ControlHandler {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         let inbox = message.subject.strip_prefix(&self.shared.inbox());
         if inbox.is_some_and(|rest| rest.starts_with('.')) {
             self.mailbox.offer(message);

@@ -1,19 +1,19 @@
 //! The connection that agents reach: read eagerly, handed on at once.
-//! Never publishes anything on that connection, and never blocks its reader.
+//! Never publishes anything on that connection but answers that no other would deliver, and never blocks its reader.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 
-use super::control::Answers;
+use super::control::{Answers, CONFIRM};
 use super::error::ServeError;
+use super::outlet::BusOutlet;
 use super::shared::{Link, Shared};
 use super::stream_control::{ControlLine, StreamControl};
 use super::work::{Intake, Work};
-use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, Subject};
-use crate::service::Outlet;
+use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, Session, Subject};
 use crate::wire::Delivery;
 
 /// The connection, and the work on the messages that it has read.
@@ -36,11 +36,7 @@ const TIDY: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(250);
 
 impl Ingress {
-    pub(super) async fn start(
-        shared: Arc<Shared>,
-        answers: Answers,
-        outlet: Arc<dyn Outlet>,
-    ) -> Result<Self, ServeError> {
+    pub(super) async fn start(shared: Arc<Shared>, answers: Answers, outlet: BusOutlet) -> Result<Self, ServeError> {
         let (work, intake) = Work::start(Arc::clone(&shared), answers, outlet);
         let control = StreamControl::start(&shared.service);
         let prefix = format!("{}.", shared.service.endpoint().control_prefix());
@@ -73,9 +69,12 @@ impl Ingress {
             reader.shared.service.end_subscriptions();
             reader.intake.close();
             work.finished().await;
+            if let Some(session) = connection.session() {
+                drop(timeout(CONFIRM, session.flush()).await);
+            }
             connection.close().await;
         };
-        if tokio::time::timeout_at(deadline, finished).await.is_ok() {
+        if timeout_at(deadline, finished).await.is_ok() {
             return Ok(());
         }
         match work.give_up() {
@@ -97,12 +96,12 @@ struct Reader {
 }
 
 impl Handler for Reader {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, session: &Arc<Session>) {
         let delivery = Delivery::from(message);
         if delivery.subject().starts_with(&self.prefix) {
             self.line.offer(delivery);
         } else {
-            self.intake.offer(delivery);
+            self.intake.offer(delivery, session);
         }
     }
 

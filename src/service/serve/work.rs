@@ -11,10 +11,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::control::Answers;
+use super::outlet::BusOutlet;
 use super::shared::{Queued, Shared};
 use crate::name::Name;
+use crate::nats::Session;
 use crate::service::fair::{Bounds, FairQueue, Next};
-use crate::service::{Frames, Outlet, Proved};
+use crate::service::{Frames, Proved};
 use crate::wire::{Delivery, Sealed};
 
 /// The tasks that prove messages, and the work under way.
@@ -32,7 +34,7 @@ pub(super) struct Intake(Arc<WorkState>);
 struct WorkState {
     shared: Arc<Shared>,
     answers: Answers,
-    outlet: Arc<dyn Outlet>,
+    outlet: BusOutlet,
     queue: Mutex<Queue>,
     /// Notified when something may be taken out of the queue.
     wake: Notify,
@@ -42,7 +44,8 @@ struct WorkState {
 
 #[derive(Debug)]
 struct Queue {
-    fair: FairQueue<Delivery>,
+    /// Each with the session that it arrived by.
+    fair: FairQueue<(Delivery, Arc<Session>)>,
     /// Calls under way that have a place elsewhere: see [`WorkPermit::leave`].
     streams: usize,
     is_closed: bool,
@@ -85,7 +88,7 @@ impl WorkPermit {
 }
 
 impl Work {
-    pub(super) fn start(shared: Arc<Shared>, answers: Answers, outlet: Arc<dyn Outlet>) -> (Self, Intake) {
+    pub(super) fn start(shared: Arc<Shared>, answers: Answers, outlet: BusOutlet) -> (Self, Intake) {
         let options = &shared.options;
         let largest = shared.service.endpoint().max_message();
         let bounds = Bounds {
@@ -140,7 +143,7 @@ fn provers() -> usize {
 
 impl Intake {
     /// Puts a message into its agent's queue, or answers with a hint if there is no room. Messages wait nowhere else.
-    pub(super) fn offer(&self, delivery: Delivery) {
+    pub(super) fn offer(&self, delivery: Delivery, arrival: &Arc<Session>) {
         let Self(state) = self;
         let service = &state.shared.service;
         let endpoint = service.endpoint();
@@ -150,8 +153,8 @@ impl Intake {
         let refused = match agent {
             None => delivery,
             Some(agent) => {
-                let pushed = state.queue().fair.push(agent, delivery, bytes);
-                let Err(delivery) = pushed else {
+                let pushed = state.queue().fair.push(agent, (delivery, Arc::clone(arrival)), bytes);
+                let Err((delivery, _)) = pushed else {
                     state.wake.notify_one();
                     return;
                 };
@@ -161,8 +164,8 @@ impl Intake {
         };
         if let Some(hint) = service.shed(refused) {
             // The rate of hints bounds how many of these tasks there are.
-            let answers = state.answers.clone();
-            tokio::spawn(async move { answers.send(hint).await });
+            let (answers, arrival) = (state.answers.clone(), Arc::clone(arrival));
+            tokio::spawn(async move { answers.send(hint, &arrival).await });
         }
     }
 }
@@ -196,12 +199,12 @@ impl WorkState {
     /// One worker: takes message after message, until there is none and none will come.
     async fn prove(self: Arc<Self>) {
         let mut since = Instant::now();
-        while let Some((delivery, permit)) = self.next().await {
+        while let Some(((delivery, arrival), permit)) = self.next().await {
             let service = &self.shared.service;
             match AssertUnwindSafe(service.prove(delivery)).catch_unwind().await {
                 Ok(Err(None)) => drop(permit),
                 // Anything that may wait, for the guard, a method or the broker, does so in a task of its own.
-                Ok(outcome) => drop(tokio::spawn(Arc::clone(&self).finish(outcome, permit))),
+                Ok(outcome) => drop(tokio::spawn(Arc::clone(&self).finish(outcome, arrival, permit))),
                 Err(_panic) => self.report_panic(),
             }
             // Proving seldom waits for anything, so the runtime would not get to do anything else. Not after each message: messages proved
@@ -213,7 +216,7 @@ impl WorkState {
         }
     }
 
-    async fn next(self: &Arc<Self>) -> Option<(Delivery, WorkPermit)> {
+    async fn next(self: &Arc<Self>) -> Option<((Delivery, Arc<Session>), WorkPermit)> {
         loop {
             let woken = self.wake.notified();
             {
@@ -237,13 +240,19 @@ impl WorkState {
         }
     }
 
-    async fn finish(self: Arc<Self>, proved: Result<Proved, Option<Sealed>>, permit: WorkPermit) {
+    async fn finish(
+        self: Arc<Self>,
+        proved: Result<Proved, Option<Sealed>>,
+        arrival: Arc<Session>,
+        permit: WorkPermit,
+    ) {
         let answer = match proved {
             Err(answer) => answer,
             // A panic in a method is answered where it happens. One in our own code must at least be reported.
             Ok(proved) => {
                 let opened = || permit.leave();
-                let frames = Frames { outlet: &self.outlet, opened: &opened };
+                let outlet = self.outlet.at(&arrival);
+                let frames = Frames { outlet: &outlet, opened: &opened };
                 match AssertUnwindSafe(self.shared.service.execute(proved, Some(frames))).catch_unwind().await {
                     Ok(answer) => answer,
                     Err(_panic) => {
@@ -254,7 +263,7 @@ impl WorkState {
             }
         };
         if let Some(sealed) = answer {
-            self.answers.send(sealed).await;
+            self.answers.send(sealed, &arrival).await;
         }
         drop(permit);
     }

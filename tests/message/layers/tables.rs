@@ -476,7 +476,7 @@ pub(super) const PACKAGES: &[Package] = &[
             ("policies", ""),
             ("replay", ""),
             ("slow", ""),
-            ("cluster", "."),
+            ("cluster", ". slow"),
             ("compiler", "."),
             ("python", "."),
             ("collector", ". python"),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sealwire::BusConfig;
 use sealwire::internal::auth::{RevocationKind, RevocationList};
-use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Subject};
+use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Session, Subject};
 use sealwire::internal::wire::{Endpoint, Nonce};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -134,7 +134,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(750);
 struct Incoming(mpsc::Sender<Message>);
 
 impl Handler for Incoming {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         drop(self.0.try_send(message));
     }
 

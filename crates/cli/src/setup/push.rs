@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Subject};
+use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Session, Subject};
 use sealwire::internal::wire::Nonce;
 use serde::Deserialize;
 use serde_json::json;
@@ -50,7 +50,7 @@ const UPDATE: &str = "$SYS.REQ.CLAIMS.UPDATE";
 struct Inbox(mpsc::Sender<Message>);
 
 impl Handler for Inbox {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         drop(self.0.try_send(message));
     }
 

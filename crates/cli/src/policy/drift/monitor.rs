@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire::BusConfig;
-use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Subject};
+use sealwire::internal::nats::{Connection, Event, Handler, Message, Options, Session, Subject};
 use sealwire::internal::wire::Nonce;
 use sealwire_lab::permissions::meet;
 use serde::Serialize;
@@ -197,7 +197,7 @@ struct System {
 struct Inbox(mpsc::Sender<Message>);
 
 impl Handler for Inbox {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         // Beyond the bound, the answers are too few, which is an error.
         let _ = self.0.try_send(message);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sealwire::decide::Approval;
 use sealwire::errors::BusError;
-use sealwire::internal::nats::{Connection, Event, Handler, Message, OpenError, Options, Subject};
+use sealwire::internal::nats::{Connection, Event, Handler, Message, OpenError, Options, Session, Subject};
 use sealwire::internal::wire::Nonce;
 use sealwire::{BusConfig, Name};
 use sealwire_lab::permissions::Permissions;
@@ -210,7 +210,7 @@ struct Heard {
 }
 
 impl Handler for Heard {
-    fn message(&self, _: Message) {}
+    fn message(&self, _: Message, _: &Arc<Session>) {}
 
     fn event(&self, event: Event) {
         match event {

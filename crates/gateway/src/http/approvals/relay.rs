@@ -154,7 +154,7 @@ impl Drop for Place<'_> {
 }
 
 impl Handler for Waiting {
-    fn message(&self, message: Message) {
+    fn message(&self, message: Message, _: &Arc<Session>) {
         let waiter = self.lock().remove(&message.subject);
         if let Some(waiter) = waiter {
             // Nobody waits any more.
