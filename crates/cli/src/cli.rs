@@ -393,6 +393,33 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
+    /// What the command, or a provider of tokens, draws by lot and writes in base64url: one in 64 begins with a hyphen.
+    const DRAWN: [&str; 4] = ["DIGEST", "JTI", "KEY", "THUMBPRINT"];
+
+    /// The arguments of `command` and its subcommands that take what is drawn, and whether a hyphen may come first.
+    fn drawn(command: &Command, path: &str, found: &mut Vec<(String, bool)>) {
+        let path = format!("{path} {}", command.get_name());
+        for arg in command.get_arguments() {
+            if arg.get_value_names().is_some_and(|names| names.iter().any(|name| DRAWN.contains(&name.as_str()))) {
+                found.push((format!("{path} {}", arg.get_id()), arg.is_allow_hyphen_values_set()));
+            }
+        }
+        command.get_subcommands().for_each(|command| drawn(command, &path, found));
+    }
+
+    #[test]
+    fn what_is_drawn_by_lot_may_begin_with_a_hyphen() {
+        let mut found = Vec::new();
+        drawn(&super::Cli::command(), "", &mut found);
+        assert!(found.len() > 8, "{found:?}");
+        let refused: Vec<_> = found.iter().filter(|(_, may)| !may).collect();
+        assert!(refused.is_empty(), "{refused:?}");
+        let words = ["sealwire", "approvals", "approve", "--digest", "-M4O8jisfMEIZIfqWgA6Rl4NQyuyPvpNm9XWR7m8KtU"];
+        if let Err(error) = super::Cli::try_parse_from(words.into_iter().chain(["demo", "bob.0ZN3W4kt"])) {
+            panic!("{error}");
+        }
+    }
+
     #[test]
     fn command_line_is_well_formed() {
         super::Cli::command().debug_assert();

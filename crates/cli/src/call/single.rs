@@ -46,7 +46,7 @@ pub(crate) struct Call {
     #[command(flatten)]
     words: Words,
     /// A key by which the method can recognize repeated calls
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     idempotency_key: Option<String>,
     /// Print what the method sends while it runs, as it arrives: texts directly after each other, anything else on its own line,
     /// progress as a bar on a terminal. The result comes last and may be larger than a message

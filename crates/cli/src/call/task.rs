@@ -49,7 +49,7 @@ struct Named {
     #[arg(value_name = "METHOD")]
     method: String,
     /// The task's key, which `sealwire call --detach` has printed
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", allow_hyphen_values = true)]
     key: String,
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct Issue {
     #[arg(long, value_name = "KID")]
     cnf_kid: Option<String>,
     /// Bind the token to the Ed25519 proof key with this thumbprint (`sealwire keys list` shows it)
-    #[arg(long, value_name = "THUMBPRINT")]
+    #[arg(long, value_name = "THUMBPRINT", allow_hyphen_values = true)]
     cnf_jkt: Option<String>,
     /// Bind the token to the key in these credentials, which are reread for each token
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cnf_kid", "cnf_jkt"])]

@@ -29,7 +29,7 @@ pub(crate) struct Revoke {
     #[arg(long, value_name = "FILE")]
     denylist: PathBuf,
     /// The token with this `jti`, or with this value of the claim that its issuer uses instead
-    #[arg(long, value_name = "JTI")]
+    #[arg(long, value_name = "JTI", allow_hyphen_values = true)]
     jti: Option<String>,
     /// This very token; `-` reads it from stdin
     #[arg(long, value_name = "TOKEN")]

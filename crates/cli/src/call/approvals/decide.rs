@@ -53,7 +53,7 @@ struct Decision {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Do not ask: the request was looked at before, with `approvals show`, and had this digest
-    #[arg(long, value_name = "DIGEST")]
+    #[arg(long, value_name = "DIGEST", allow_hyphen_values = true)]
     digest: Option<String>,
 }
 
