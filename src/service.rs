@@ -78,6 +78,7 @@ pub use builtin::{BUILTIN_METHODS, with_builtin_methods};
 pub use calls::{Call, Message};
 use calls::{Calls, Entries};
 use catalogue::{BYTES_PER_CALL, Catalogue, METHODS_PER_CALL};
+use counters::TaskResult;
 pub use counters::{BudgetCounters, Counters, MethodCounters, ShadowCounters};
 pub use ctx::Ctx;
 pub use description::Description;
@@ -1088,11 +1089,14 @@ impl Inner {
                 never = held => match never {},
             }
         };
-        let ended = match &ran {
-            Ran::InTime(outcome) | Ran::Late(_, outcome) => Ended::With(outcome),
-            Ran::Stopped(Refusal::Ended(Ending::Cancelled)) => Ended::Cancelled,
-            Ran::Stopped(_) | Ran::Panicked => Ended::Unknown,
+        let (ended, result) = match &ran {
+            Ran::InTime(outcome) | Ran::Late(_, outcome) => {
+                (Ended::With(outcome), if outcome.is_ok() { TaskResult::Completed } else { TaskResult::Failed })
+            }
+            Ran::Stopped(Refusal::Ended(Ending::Cancelled)) => (Ended::Cancelled, TaskResult::Cancelled),
+            Ran::Stopped(_) | Ran::Panicked => (Ended::Unknown, TaskResult::Unknown),
         };
+        self.counters.task(result);
         kept.finish(ticket, ended, &self.verifier, &*self.clock).await;
         let by = if matches!(ran, Ran::Stopped(Refusal::Deadline)) { "deadline" } else { "answered" };
         let has_outcome = matches!(ran, Ran::InTime(_) | Ran::Late(..));

@@ -19,6 +19,7 @@ pub struct Counters {
     refusals: Mutex<BTreeMap<&'static str, u64>>,
     shadow: Mutex<BTreeMap<String, ShadowCounters>>,
     budgets: Mutex<BTreeMap<String, BudgetCounters>>,
+    tasks: [AtomicU64; TASK_RESULTS.len()],
     last_error: Mutex<String>,
 }
 
@@ -39,6 +40,19 @@ pub struct BudgetCounters {
     /// Calls that it had no room for.
     pub refused: u64,
 }
+
+/// What became of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TaskResult {
+    Completed,
+    Failed,
+    Cancelled,
+    /// It was stopped, or the method panicked.
+    Unknown,
+}
+
+/// Their names, in their order.
+const TASK_RESULTS: [&str; 4] = ["completed", "failed", "cancelled", "unknown"];
 
 /// The most budgets that are counted one by one; the rest are counted under `other`.
 const MAX_BUDGETS: usize = 1_000;
@@ -67,6 +81,7 @@ impl Counters {
             refusals: Mutex::default(),
             shadow: Mutex::default(),
             budgets: Mutex::default(),
+            tasks: Default::default(),
             last_error: Mutex::default(),
         }
     }
@@ -98,6 +113,17 @@ impl Counters {
 
     pub(crate) fn refused(&self, label: &'static str) {
         *self.refusals.lock().unwrap_or_else(PoisonError::into_inner).entry(label).or_insert(0) += 1;
+    }
+
+    pub(super) fn task(&self, result: TaskResult) {
+        let [completed, failed, cancelled, unknown] = &self.tasks;
+        let count = match result {
+            TaskResult::Completed => completed,
+            TaskResult::Failed => failed,
+            TaskResult::Cancelled => cancelled,
+            TaskResult::Unknown => unknown,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts what shadow rules would have changed. Their names come from policy files.
@@ -155,6 +181,11 @@ impl Counters {
     #[must_use]
     pub fn refusals(&self) -> BTreeMap<&'static str, u64> {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many tasks have ended, by what became of them: `completed`, `failed`, `cancelled`, or `unknown` if they were stopped.
+    pub fn tasks(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        TASK_RESULTS.into_iter().zip(self.tasks.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
     /// The code of the last error, and the policy's decision on that call.

@@ -242,6 +242,11 @@ fn held(families: &mut Families<'_>, service: &Service) -> fmt::Result {
     )?;
     let (tasks, bytes) = inner.tasks.held();
     families.level("sealwire_tasks", "Tasks, calls for which nobody waits, that run", tasks)?;
+    families.counters(
+        "sealwire_tasks_ended",
+        "Tasks that have ended here, by what became of them",
+        service.counters().tasks().map(|(result, count)| ([("result", result)], count)),
+    )?;
     families.level("sealwire_task_memory_bytes", "Memory for their parameters", bytes)?;
     families.level("sealwire_budget_counts", "Counts of budgets that are kept", inner.budgets.held())?;
     families.level("sealwire_attachment_memory_bytes", "Memory for attachments", inner.attachments.held())?;

@@ -92,6 +92,11 @@ async fn a_task_outlives_its_caller_and_is_found_by_another_process_of_it() {
     let modes: Vec<_> = methods.iter().map(|method| method.task).collect();
     assert_eq!(modes, [Some(TaskMode::Optional), Some(TaskMode::Required), None, Some(TaskMode::Optional)]);
     assert_eq!(runs.lock().unwrap().len(), 3);
+    let cancelled = second.detach("site", "site/work", ("long", 60_000)).await.unwrap();
+    within(SOON, cancelled.cancel()).await.unwrap();
+    within(SOON, cancelled.wait(SOON)).await.unwrap();
+    let ended: Vec<_> = served.service.counters().tasks().collect();
+    assert_eq!(ended, [("completed", 2), ("failed", 1), ("cancelled", 1), ("unknown", 0)]);
     served.stop().await.unwrap();
 }
 

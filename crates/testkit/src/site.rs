@@ -31,6 +31,7 @@ pub struct Site {
 
 /// A service that runs, and how to stop it.
 pub struct Served {
+    pub service: sealwire::Service,
     pub running: Running,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,
@@ -141,9 +142,10 @@ impl Served {
         let (stop, stopped) = oneshot::channel();
         let slot: Arc<Mutex<Option<Running>>> = Arc::default();
         let started = Arc::clone(&slot);
+        let serves = service.clone();
         // `serve` calls back before it first waits, so one poll is enough to have the handle.
         let mut serving = Box::pin(async move {
-            service
+            serves
                 .serve(&bus, options, move |running| *started.lock().unwrap() = Some(running), async {
                     drop(stopped.await)
                 })
@@ -152,7 +154,7 @@ impl Served {
         let waker = futures_util::task::noop_waker();
         assert!(serving.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
         let running = slot.lock().unwrap().take().unwrap();
-        Self { running, stop, task: tokio::spawn(serving) }
+        Self { service, running, stop, task: tokio::spawn(serving) }
     }
 
     pub async fn reaches(&self, wanted: impl Fn(&State) -> bool) {
