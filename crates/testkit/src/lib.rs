@@ -26,6 +26,7 @@ pub use sealwire_nats_server as nats_server;
 use std::fs::File;
 use std::future::Future;
 use std::io::{Read as _, Seek as _, Write as _};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -57,7 +58,9 @@ pub fn free_port() -> u16 {
     file.read_to_string(&mut last).unwrap();
     let start = last.trim().parse().ok().filter(|last| PORTS.contains(last)).unwrap_or(PORTS.start);
     let mut ports = (start + 1..PORTS.end).chain(PORTS.start..=start);
-    let port = ports.find(|port| nats_server::is_free(*port)).expect("a port is free");
+    // Asked by connecting: if it were bound for a moment, each process that is being started at that moment would hold it for one more.
+    let is_free = |port: &u16| std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_err();
+    let port = ports.find(is_free).expect("a port is free");
     file.rewind().unwrap();
     write!(file, "{port}").unwrap();
     port
