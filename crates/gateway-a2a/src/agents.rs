@@ -268,7 +268,8 @@ impl A2a {
         if incoming.returns_immediately && self.modes.of(&admitted, &method).await.is_some() {
             let streaming = if is_stream { Some(admitted.admit_stream()?) } else { None };
             let call = (method.as_str(), params.clone());
-            if let Some((task, now)) = ServiceTask::begin(&self.ids, &admitted, context.clone(), call).await? {
+            let begun = ServiceTask::begin(&self.ids, &admitted, (&incoming.id, context.clone()), call).await?;
+            if let Some((task, now)) = begun {
                 return Ok(self.respond_with_task(task, now, id, admitted, streaming));
             }
         }
@@ -322,7 +323,9 @@ impl A2a {
                 if task.is_task_only() {
                     let streaming = admitted.admit_stream()?;
                     let call = (method.as_str(), params);
-                    if let Some((task, now)) = ServiceTask::begin(&self.ids, &admitted, context, call).await? {
+                    if let Some((task, now)) =
+                        ServiceTask::begin(&self.ids, &admitted, (&incoming.id, context), call).await?
+                    {
                         return Ok(self.respond_with_task(task, now, id, admitted, Some(streaming)));
                     }
                 }
@@ -338,7 +341,7 @@ impl A2a {
         drop(client_is_here);
         if task.is_task_only() && !shows {
             let call = (method.as_str(), params);
-            if let Some((task, now)) = ServiceTask::begin(&self.ids, &admitted, context, call).await? {
+            if let Some((task, now)) = ServiceTask::begin(&self.ids, &admitted, (&incoming.id, context), call).await? {
                 let now = self.wait_for_end(&task, now, &admitted).await?;
                 return Ok(self.respond_with_task(task, now, id, admitted, None));
             }

@@ -20,6 +20,17 @@ use crate::raw::raw;
 use crate::run::classify;
 use crate::task::RESULT;
 
+/// By what the service finds the task of this message. The parameters are part of it for clients that give all messages one id.
+fn key(principal: &str, handle: &TaskHandle, message: &str, params: Option<&RawValue>) -> String {
+    let mut digest = Sha256::new();
+    let params = params.map_or("", RawValue::get);
+    for part in [principal, &handle.service, &handle.method, message, params] {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A task of a caller at a service. Its client keeps the id, which says all of this.
 pub(crate) struct ServiceTask {
     id: String,
@@ -64,16 +75,18 @@ impl ServiceTask {
         is_here.then(|| Self { id: id.to_owned(), handle })
     }
 
-    /// Calls a method as a task; `None` if it is no task, and nothing was called.
+    /// Calls a method as a task; `None` if it is no task, and nothing was called. The same message finds the same task again: a client that
+    /// was not told its id has no other way to it.
     pub(crate) async fn begin(
         ids: &TaskIds,
         admitted: &Admitted,
-        context: Option<String>,
+        (message, context): (&str, Option<String>),
         (method, params): (&str, Option<Box<RawValue>>),
     ) -> Result<Option<(Self, Condition)>, Refusal> {
         let failed = |_| Refusal::unavailable("the crypto library failed").to_a2a();
         let expose = admitted.expose();
         let mut handle = TaskHandle::new(expose.service.as_str(), method).map_err(failed)?;
+        handle.key = key(admitted.principal().as_str(), &handle, message, params.as_deref());
         handle.context = Some(context.map_or_else(unlike_any, Ok).map_err(failed)?);
         let report = match task_request(admitted).await?.begin(&mut handle, params).await {
             Ok(report) => report,

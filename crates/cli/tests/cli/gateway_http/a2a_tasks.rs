@@ -159,6 +159,9 @@ async fn tasks_of_a2a_are_begun_found_followed_cancelled_and_ended_at_any_replic
     let mut followed = stream(other, "", "SubscribeToTask", &id).await;
     let first = event(&mut followed).await;
     assert_eq!((&first["task"]["id"], words(&first["task"]["status"])), (&id["id"], "1 of 2: half"), "{first}");
+    // The same message again, as after a lost answer, at another replica: the same task.
+    let (again, _) = begin(other, "site/count", json!({ "to": 3 })).await;
+    assert_eq!(words(&get(one, &again).await["status"]), "1 of 2: half");
     // A message cannot change anything about it, and it has one context everywhere.
     let mut on = calling("site/count", &json!({}));
     on["message"]["taskId"] = id["id"].clone();
@@ -173,6 +176,7 @@ async fn tasks_of_a2a_are_begun_found_followed_cancelled_and_ended_at_any_replic
     assert_eq!(status["statusUpdate"]["status"]["state"], "TASK_STATE_COMPLETED", "{status}");
     let ended = get(one, &id).await;
     assert_eq!(ended, get(other, &id).await);
+    assert_eq!(get(other, &again).await["artifacts"], ended["artifacts"]);
     assert_eq!((&ended["status"]["state"], &ended["contextId"]), (&json!("TASK_STATE_COMPLETED"), &begun["contextId"]));
     let artifacts = json!([{ "artifactId": "result", "parts": data(json!({ "counted": 3 })) }]);
     assert_eq!(ended["artifacts"], artifacts);
