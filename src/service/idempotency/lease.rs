@@ -62,8 +62,9 @@ impl Idempotency {
         now_ms: u64,
     ) -> Result<(), OutcomeStoreError> {
         let attempt = &mut ticket.attempt;
-        // Too late: others may take it for dead.
+        // Too late: others may take it for dead. The timer of its deadline may not have noticed, since it stands still while a machine sleeps.
         if now_ms >= attempt.deadline_ms {
+            attempt.open.put_off(now_ms);
             return Ok(());
         }
         let Some(task) = &mut attempt.task else { return Ok(()) };
