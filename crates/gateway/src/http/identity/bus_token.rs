@@ -16,7 +16,8 @@ use zeroize::Zeroizing;
 
 use super::presented::PresentedToken;
 
-/// The longest life of a token for the bus, in seconds. A revoked caller can go on with what it has begun for at most as long.
+/// The longest life of a token for the bus, in seconds. A revoked caller can go on with what it has begun for at most as
+/// long, except tasks, which end with its subject.
 pub(super) const LIFE_S: u64 = 300;
 /// Concurrent exchanges. Others wait, at most as long as for any token.
 const EXCHANGES: usize = 64;
