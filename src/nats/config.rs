@@ -187,7 +187,7 @@ impl BusConfig {
     /// The same brokers in an order drawn once, for several connections that are to prefer the same one.
     pub(crate) fn in_one_order(&self) -> Self {
         // What is wrong with a context is told by whoever connects.
-        let mut bus = self.resolved().map_or_else(|_| self.clone(), Cow::into_owned);
+        let Ok(mut bus) = self.resolved().map(Cow::into_owned) else { return self.clone() };
         if !bus.no_randomize {
             servers::shuffle(&mut bus.urls);
             bus.no_randomize = true;
@@ -289,6 +289,10 @@ mod tests {
         assert!((0..3).any(|_| bus.in_one_order().urls != urls));
         let fixed = BusConfig { no_randomize: true, ..bus };
         assert_eq!(fixed.in_one_order().urls, urls);
+        let absent = BusConfig { context: Some("/no/such/context.json".into()), ..BusConfig::default() };
+        let told = |bus: &BusConfig| bus.resolved().map_err(|error| error.to_string()).err();
+        assert!(told(&absent).is_some());
+        assert_eq!(told(&absent.in_one_order()), told(&absent));
     }
 
     #[test]

@@ -145,7 +145,8 @@ impl Service {
         );
         let mut shutdown = std::pin::pin!(shutdown);
 
-        // Answers and discovery have their own connection: a message that breaks the agents' connection delays neither.
+        // Answers and discovery have their own connection: a message that breaks the agents' connection delays neither, as long as both
+        // connections are at one broker.
         let control = tokio::select! {
             biased;
             () = &mut shutdown => {

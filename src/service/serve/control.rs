@@ -120,14 +120,21 @@ impl Answers {
             None => Some(sealed),
         };
         if let Some(sealed) = left {
-            Box::pin(self.send_later(sealed)).await;
+            Box::pin(self.send_later(sealed, arrival)).await;
         }
     }
 
-    async fn send_later(&self, sealed: Sealed) {
+    async fn send_later(&self, sealed: Sealed, arrival: &Arc<Session>) {
         let mut sessions = self.sessions.clone();
         let sent = async {
             let mut answer = sealed;
+            // It may only have had no room.
+            if let Some(session) = publisher(&sessions, arrival) {
+                match answer.send(&session).await {
+                    Ok(()) => return Ok(()),
+                    Err(SendFailed { answer: back, .. }) => answer = *back,
+                }
+            }
             loop {
                 let session = sessions.wait_for(Option::is_some).await.map_err(|_| STOPPED)?.clone();
                 let Some(session) = session else { continue };

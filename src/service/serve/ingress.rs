@@ -106,6 +106,10 @@ impl Handler for Reader {
     }
 
     fn event(&self, event: Event) {
+        if matches!(event, Event::Connected | Event::Moved) {
+            // Frames may have been lost with the session before.
+            self.shared.service.remind_callers();
+        }
         self.shared.heard(Link::Agents, event);
     }
 }
