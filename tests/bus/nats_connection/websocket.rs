@@ -1,6 +1,5 @@
 //! Connections inside a WebSocket: to the broker itself, through a proxy, and to others that answer there.
 
-use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
@@ -120,6 +119,7 @@ async fn pieces_are_joined_and_what_is_no_message_of_bytes_ends_the_connection()
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
+        let (arrived, has_arrived) = tokio::sync::oneshot::channel();
         let serving = tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = accept(stream).await;
@@ -147,8 +147,7 @@ async fn pieces_are_joined_and_what_is_no_message_of_bytes_ends_the_connection()
             for byte in message {
                 socket.send(Message::Binary(vec![*byte].into())).await.unwrap();
             }
-            // Let them arrive before what ends it.
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            has_arrived.await.unwrap();
             socket.send(last).await.unwrap();
             while let Some(Ok(_)) = socket.next().await {}
             pongs
@@ -156,6 +155,7 @@ async fn pieces_are_joined_and_what_is_no_message_of_bytes_ends_the_connection()
         let (_connection, heard) =
             open(&BusConfig::open(&format!("ws://127.0.0.1:{port}")), vec![subject("a")]).await.unwrap();
         eventually("it is joined", || heard.payloads() == ["ping"]).await;
+        arrived.send(()).unwrap();
         eventually("it ends", || {
             heard.has(|event| matches!(event, super::Event::Disconnected(said) if said.contains(why)))
         })
