@@ -1,6 +1,5 @@
 //! Connections inside a WebSocket: to the broker itself, through a proxy, and to others that answer there.
 
-
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
