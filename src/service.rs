@@ -201,7 +201,7 @@ impl Service {
     ///
     /// Cancellation: as with [`Service::handle`].
     pub async fn handle_with_frames(&self, delivery: Delivery, outlet: &Arc<dyn Outlet>) -> Option<Sealed> {
-        self.answer(delivery, Some(Frames { outlet, opened: &|| {} })).await
+        self.answer(delivery, Some(Frames { outlet: &|| Arc::clone(outlet), opened: &|| {} })).await
     }
 
     async fn answer(&self, delivery: Delivery, frames: Option<Frames<'_>>) -> Option<Sealed> {
@@ -315,7 +315,7 @@ impl Service {
             Entries::Single(entry) => {
                 if let (Some(frames), Some(window)) = (frames, window) {
                     let start = Start {
-                        outlet: Arc::clone(frames.outlet),
+                        outlet: (frames.outlet)(),
                         clock: Arc::clone(&this.clock),
                         memory: Arc::clone(this.open.memory()),
                         resends: Arc::clone(this.open.resends()),
@@ -562,7 +562,8 @@ struct Proved {
 
 /// How to answer calls whose callers accept frames.
 struct Frames<'a> {
-    outlet: &'a Arc<dyn Outlet>,
+    /// Called if frames are to be sent.
+    outlet: &'a (dyn Fn() -> Arc<dyn Outlet> + Sync),
     /// Called once the call has a place of its own.
     opened: &'a (dyn Fn() + Sync),
 }

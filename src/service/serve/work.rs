@@ -251,7 +251,7 @@ impl WorkState {
             // A panic in a method is answered where it happens. One in our own code must at least be reported.
             Ok(proved) => {
                 let opened = || permit.leave();
-                let outlet = self.outlet.at(&arrival);
+                let outlet = || self.outlet.at(&arrival);
                 let frames = Frames { outlet: &outlet, opened: &opened };
                 match AssertUnwindSafe(self.shared.service.execute(proved, Some(frames))).catch_unwind().await {
                     Ok(answer) => answer,
