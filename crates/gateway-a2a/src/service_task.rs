@@ -20,11 +20,11 @@ use crate::raw::raw;
 use crate::run::classify;
 use crate::task::RESULT;
 
-/// By what the service finds the task of this message. The parameters are part of it for clients that give all messages one id.
-fn key(principal: &str, handle: &TaskHandle, message: &str, params: Option<&RawValue>) -> String {
+/// By what the service finds the task of a message: of its caller, service, method, id and parameters. The last are part of it for clients
+/// that give all messages one id.
+fn key(parts: [&str; 5]) -> String {
     let mut digest = Sha256::new();
-    let params = params.map_or("", RawValue::get);
-    for part in [principal, &handle.service, &handle.method, message, params] {
+    for part in parts {
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
     }
@@ -85,8 +85,10 @@ impl ServiceTask {
     ) -> Result<Option<(Self, Condition)>, Refusal> {
         let failed = |_| Refusal::unavailable("the crypto library failed").to_a2a();
         let expose = admitted.expose();
-        let mut handle = TaskHandle::new(expose.service.as_str(), method).map_err(failed)?;
-        handle.key = key(admitted.principal().as_str(), &handle, message, params.as_deref());
+        let service = expose.service.as_str();
+        let parameters = params.as_deref().map_or("", RawValue::get);
+        let key = key([admitted.principal().as_str(), service, method, message, parameters]);
+        let mut handle = TaskHandle::new(service, method, key);
         handle.context = Some(context.map_or_else(unlike_any, Ok).map_err(failed)?);
         let report = match task_request(admitted).await?.begin(&mut handle, params).await {
             Ok(report) => report,

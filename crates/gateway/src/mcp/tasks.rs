@@ -20,6 +20,7 @@ use super::results::{failed, refused, succeeded};
 use super::server::Server;
 use crate::approval;
 use crate::catalogue::Tool;
+use crate::seal::unlike_any;
 use crate::tasks::{BeginError, CANCELLED, TaskEnd, TaskHandle, TaskReport, TaskRequest, pending, unable, until_ended};
 
 /// How a client has a tool called.
@@ -108,8 +109,8 @@ impl<'a> Tasks<'a> {
     }
 
     fn handle(self) -> Result<TaskHandle, Fault> {
-        let handle = TaskHandle::new(self.tool.service.as_str(), self.tool.method.name.as_str());
-        handle.map_err(|_| Fault::internal("the gateway cannot name a task, nothing was sent"))
+        let key = unlike_any().map_err(|_| Fault::internal("the gateway cannot name a task, nothing was sent"))?;
+        Ok(TaskHandle::new(self.tool.service.as_str(), self.tool.method.name.as_str(), key))
     }
 
     async fn request(self) -> Result<TaskRequest, Fault> {

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::seal::{Kind, Seal, TASK_BYTES, Unsealed, unlike_any};
+use crate::seal::{Kind, Seal, TASK_BYTES, Unsealed};
 
 /// How long an id is good for. Longer than any task: people have a day, a task may run for a week, and its outcome is kept for a week.
 const TASK: Duration = Duration::from_secs(16 * 24 * 3_600);
@@ -58,13 +58,10 @@ pub struct AwaitedApproval {
 }
 
 impl TaskHandle {
-    /// A new task of this method.
-    ///
-    /// # Errors
-    /// The crypto library failed, so it has no key.
-    pub fn new(service: impl Into<String>, method: impl Into<String>) -> Result<Self, Unsealed> {
-        let key = unlike_any()?;
-        Ok(Self { service: service.into(), method: method.into(), key, created: now(), context: None, waits: None })
+    /// A new task of this method, to be found by this key.
+    #[must_use]
+    pub fn new(service: impl Into<String>, method: impl Into<String>, key: String) -> Self {
+        Self { service: service.into(), method: method.into(), key, created: now(), context: None, waits: None }
     }
 }
 
@@ -106,6 +103,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::seal::unlike_any;
 
     #[test]
     fn an_id_opens_for_its_caller_at_any_replica_and_for_nobody_else() {
@@ -136,7 +134,7 @@ mod tests {
     fn an_id_of_one_dialect_is_none_of_another() {
         let seal = Arc::new(Seal::new(&[7; 32]).unwrap());
         let [mcp, a2a] = [Kind::McpTask, Kind::A2aTask].map(|kind| TaskIds::new(kind, Some(Arc::clone(&seal))));
-        let handle = TaskHandle::new("demo", "math/add").unwrap();
+        let handle = TaskHandle::new("demo", "math/add", unlike_any().unwrap());
         for (own, other) in [(&mcp, &a2a), (&a2a, &mcp)] {
             let id = own.seal("ann", &handle).unwrap();
             assert!(own.open("ann", &id).is_some_and(|opened| opened.key == handle.key));
@@ -147,7 +145,7 @@ mod tests {
     #[test]
     fn an_id_that_nobody_could_open_is_not_made() {
         let ids = TaskIds::new(Kind::A2aTask, Some(Arc::new(Seal::random().unwrap())));
-        let mut handle = TaskHandle::new("demo", "math/add").unwrap();
+        let mut handle = TaskHandle::new("demo", "math/add", unlike_any().unwrap());
         handle.context = Some("x".repeat(TASK_BYTES));
         assert!(ids.seal("ann", &handle).is_err());
     }
