@@ -4,12 +4,12 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use sealwire::{BusConfig, Client, Credentials, Name};
 use sealwire_testkit::cluster::Cluster;
-use sealwire_testkit::site::{Site, agent_key, methods};
-use sealwire_testkit::{SOON, within};
+use sealwire_testkit::site::{Site, methods};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
+
+use super::runs::connect;
 
 /// Longer than a call may take here.
 const BEHIND: Duration = Duration::from_secs(3);
@@ -33,12 +33,6 @@ async fn spread(ports: Vec<u16>) -> String {
     url
 }
 
-async fn connect(site: &Site, bus: BusConfig) -> Client {
-    let name = |text| Name::new(text).unwrap();
-    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), bus);
-    within(SOON, Client::connect(credentials.token(site.token("ann", &["worker"])))).await.unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_reach_a_caller_of_whom_another_broker_has_not_heard_yet() {
     let cluster = Cluster::start(3).await;
@@ -48,11 +42,11 @@ async fn answers_reach_a_caller_of_whom_another_broker_has_not_heard_yet() {
     let served = site.serve(methods()).await;
     served.ready().await;
     // Broker 0 knows the service by now.
-    let early = connect(&site, cluster.bus_of(0)).await;
+    let early = connect(&site, &cluster.nodes[0], "ann").await;
     assert_eq!(early.request("site").deadline(DEADLINE).call::<i64>("site/add", (1, 2)).await.unwrap(), 3);
 
     cluster.slow_down(0, 2, BEHIND);
-    let late = connect(&site, cluster.bus_of(0)).await;
+    let late = connect(&site, &cluster.nodes[0], "ann").await;
     assert_eq!(late.request("site").deadline(DEADLINE).call::<i64>("site/add", (3, 4)).await.unwrap(), 7);
     served.stop().await.unwrap();
 }
